@@ -64,6 +64,10 @@ class FileReader(Protocol):
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
         """Read single rows of columns."""
 
+    def take_vectors(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of single vectors of the column with this number, one vector a row; `None` if they can
+        only be read with `take`."""
+
 
 class DataCodec(Protocol):
     """Factory for writers and readers."""

@@ -14,7 +14,7 @@ decoded in Python with their own checks. Start with `check_file`.
 """
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from lance_core.datafiles.file_footer import FOOTER, MAGIC, SPAN
@@ -22,6 +22,7 @@ from lance_core.errors import Corrupt, NotFound, StorageError
 from lance_core.format.column_metadata import FileBounds, OffsetsPage, check_columns
 from lance_core.format.file_descriptor import FileDescriptor
 from lance_core.format.fragment import StorageVersion
+from lance_core.format.plain_values import PlainPage
 from lance_core.format.repetition_index import RepetitionPage
 from lance_core.limits import FIELDS, FILE_METADATA_BYTES
 from lance_core.storage.local import LocalStore
@@ -47,10 +48,16 @@ class CheckedFile:
     """Serialized schema; files with equal bytes have the same schema. `None` if the file was not read."""
     is_plausible: bool = True
     """`False` if the metadata does not prove how much memory the decoder needs."""
+    plain_columns: Mapping[int, tuple[PlainPage, ...]] = field(default_factory=dict)
+    """Pages of the columns of numbers that are stored unchanged, by the number of the column."""
     _pages: tuple[tuple[str, OffsetsPage | RepetitionPage], ...] = ()
     """Offsets of version 2.0, and repetition indices of later versions, that remain to be checked, with the top-level
     column; an empty name if the column is unknown."""
     _checked_columns: set[str] = field(default_factory=set)
+
+    def is_file(self, status: os.stat_result) -> bool:
+        """Return whether this is the status of the file that was checked."""
+        return self.identity == _identity_of(status)
 
     def check_offsets(self, store: Store, path: str, columns: Collection[str]) -> None:
         """Raise `Corrupt` if the offsets of lists or texts in these columns, or the repetition indices of lists, are
@@ -113,7 +120,7 @@ def _check_local_file(store: LocalStore, path: str, size: int | None) -> Checked
                 raise Corrupt(f"has {actual_size} bytes, but the table records {size}", path=where, field="size")
             status = os.fstat(descriptor)
             key = store.description, path
-            identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            identity = _identity_of(status)
             known = _checked_files.get(key)
             if known is not None and known[0] == identity:
                 return known[1]
@@ -132,6 +139,10 @@ def _remember(key: tuple[str, str], identity: _Identity, checked: CheckedFile) -
     if len(_checked_files) >= _CHECKED_FILES_MAX:
         _checked_files.clear()
     _checked_files[key] = identity, checked
+
+
+def _identity_of(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _check_content(tail: "_Tail", identity: _Identity) -> CheckedFile:
@@ -168,6 +179,7 @@ def _check_content(tail: "_Tail", identity: _Identity) -> CheckedFile:
         identity,
         described.schema_bytes,
         facts.is_plausible and version in _VERSIONS and (are_found or not facts.offsets_pages),
+        facts.plain_columns,
         tuple((names[number] if are_found else "", page) for number, page in pages if not tail.is_sound(page)),
     )
 

@@ -6,6 +6,8 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.datafiles.codec import BATCH_ROWS, Rows
@@ -108,6 +110,10 @@ class IpcFileReader:
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
         yield from self._select(columns).take(rows).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+
+    def take_vectors(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        """Return nothing: the columns of these files have no numbers."""
+        return None
 
     def _select(self, columns: Sequence[str]) -> pa.Table:
         return self.table.select(list(dict.fromkeys(name.partition(".")[0] for name in columns)))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.datafiles.codec import Rows
@@ -87,6 +88,10 @@ class IsolatedReader:
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
         wanted = np.ascontiguousarray(rows, dtype=np.int64)
         return self._stream(columns, len(wanted), lambda done: (0, 0, wanted[done:].tobytes()))
+
+    def take_vectors(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        """Return nothing: another process reads the file."""
+        return None
 
     def _stream(
         self, columns: Sequence[str], count: int, remaining: Callable[[int], _Remaining]

@@ -17,6 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.datafiles import blob_view
@@ -26,6 +28,7 @@ from lance_core.datafiles.codec import BATCH_ROWS, FileReader, Rows
 from lance_core.datafiles.conform import copy_array
 from lance_core.datafiles.dictionaries import nulls_as_missing_indices
 from lance_core.datafiles.file_checks import UNCHECKED, CheckedFile, check_file
+from lance_core.datafiles.plain_reads import read_vectors
 from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
@@ -287,6 +290,9 @@ class LanceFileReader:
                 yield from _limit_batches(result.to_batches(), len(rows))
 
         return batches()
+
+    def take_vectors(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        return read_vectors(self._store, self._path, self._checked, column, rows)
 
     def _reader_for(self, columns: Sequence[str]) -> "lance.file.LanceFileReader":
         names = tuple(columns)

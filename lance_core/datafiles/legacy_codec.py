@@ -109,6 +109,10 @@ class LegacyFileReader:
             yield batch.take(pa.array(rows_here - first))
             rows = rows[len(rows_here) :]
 
+    def take_vectors(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        """Return nothing: files of this format store lists in other ways."""
+        return None
+
     def _read_column(self, field: Field, first: int, last: int) -> pa.Array:
         """Read rows of one column from all batches that contain them."""
         offsets = self._file.batch_offsets

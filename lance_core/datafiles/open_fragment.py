@@ -139,6 +139,19 @@ class OpenFragment:
         taken = self._take(rows)
         return self.blobs.load_chunks(taken) if self.blobs else iter([(slice(0, len(rows)), taken)])
 
+    def take_vectors(self, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of the vectors at these physical offsets, if the only column is one of vectors and a file
+        stores them unchanged; otherwise `None`."""
+        if len(self.fields) != 1 or self.overlays is not None or len(self.layout.placements[0]) != 1:
+            return None
+        ((number, _, name),) = self.layout.placements[0]
+        source, field_id = self.sources[number], self.fields[0].id
+        if field_id not in source.file.field_ids or source.reader.schema.field(name).type != self.arrow.field(0).type:
+            return None
+        column = source.file.column_indices[source.file.field_ids.index(field_id)]
+        with self.context.named_in_errors():
+            return source.reader.take_vectors(column, rows)
+
     def _take(self, rows: Rows) -> pa.RecordBatch:
         return self._taken(rows, self._read_streams(_RowNumbers(rows)))
 

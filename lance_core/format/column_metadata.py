@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from lance_core.errors import Corrupt
 from lance_core.format import size_guard
 from lance_core.format._pb import columns_pb2
+from lance_core.format.plain_values import PlainPage, plain_page_of
 from lance_core.format.repetition_index import RepetitionPage
 
 _ENCODINGS: Mapping[str, type[Message]] = {
@@ -83,6 +84,8 @@ class ColumnFacts:
     """Offsets that remain to be checked, each with the number of the column."""
     repetition_pages: tuple[tuple[int, RepetitionPage], ...] = ()
     """Repetition indices that remain to be checked, each with the number of the column."""
+    plain_columns: Mapping[int, tuple[PlainPage, ...]] = field(default_factory=dict)
+    """Pages of the columns of numbers that are stored unchanged."""
 
 
 def check_columns(messages: Sequence[bytes], bounds: FileBounds) -> ColumnFacts:
@@ -91,7 +94,9 @@ def check_columns(messages: Sequence[bytes], bounds: FileBounds) -> ColumnFacts:
     for number, message in enumerate(messages):
         check.check_column(number, message)
     check.check_list_items()
-    return ColumnFacts(check.is_plausible, tuple(check.offsets_pages), tuple(check.repetition_pages))
+    return ColumnFacts(
+        check.is_plausible, tuple(check.offsets_pages), tuple(check.repetition_pages), check.plain_columns
+    )
 
 
 @dataclass(slots=True)
@@ -102,6 +107,8 @@ class _Check:
     is_plausible: bool = True
     offsets_pages: list[tuple[int, OffsetsPage]] = field(default_factory=list)
     repetition_pages: list[tuple[int, RepetitionPage]] = field(default_factory=list)
+    plain_columns: dict[int, tuple[PlainPage, ...]] = field(default_factory=dict)
+    _plain_pages: list[PlainPage] = field(default_factory=list)
     _lengths: list[int] = field(default_factory=list)
     _list_items: dict[int, int] = field(default_factory=dict)
     _number: int = 0
@@ -114,6 +121,7 @@ class _Check:
             raise self._error("does not parse")
         self._check_spans(column)
         length = 0
+        self._plain_pages = []
         for page in column.pages:
             self._check_spans(page)
             length += page.length
@@ -121,6 +129,8 @@ class _Check:
         self._lengths.append(length)
         if not self.bounds.is_2_0 and length != self.bounds.rows:
             self.is_plausible = False
+        elif column.pages and len(self._plain_pages) == len(column.pages):
+            self.plain_columns[number] = tuple(self._plain_pages)
 
     def check_list_items(self) -> None:
         """Compare the items that the lists of a column refer to with the length of the column of items."""
@@ -331,6 +341,8 @@ class _Check:
             or (layout.num_visible_items and layout.bits_per_value // 8 > self._plausible_bytes(page))
         ):
             self.is_plausible = False
+        if (plain := plain_page_of(layout, page)) is not None:
+            self._plain_pages.append(plain)
 
     def _plausible_bytes(self, page: columns_pb2.ColumnMetadata.Page) -> int:
         return max(_FREE_BYTES, _EXPANSION_MAX * sum(page.buffer_sizes))

@@ -20,6 +20,7 @@ from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.scan.plan import MORSEL_BYTES, ScanPlan, ScanTask
+from lance_core.scan.resident_rows import ResidentRows
 from lance_core.scan.selection import FragmentSelection, Offsets
 from lance_core.scan.system_columns import SystemColumns
 from lance_core.versions.location import Location
@@ -49,6 +50,7 @@ class LiveFragment:
         self.system_columns = SystemColumns(manifest, fragment, path=path)
         self._deletions: tuple[DeletionVector | None] | None = None
         self._open: dict[FragmentReader, OpenFragment] = {}
+        self._rows: dict[FragmentReader, ResidentRows] = {}
 
     def open_with(self, reader: FragmentReader) -> OpenFragment:
         """Return the open files of the fragment for a reader. Two concurrent threads may both open them,
@@ -60,6 +62,15 @@ class LiveFragment:
                 self._open = {}
             self._open[reader] = opened
         return opened
+
+    def rows_of(self, reader: FragmentReader) -> ResidentRows:
+        """Return the rows of the fragment for a reader, from which single rows are taken."""
+        opened, rows = self.open_with(reader), self._rows.get(reader)
+        if rows is None or rows.opened is not opened:
+            if len(self._rows) >= _OPEN_READERS_MAX:
+                self._rows = {}
+            rows = self._rows[reader] = ResidentRows(opened)
+        return rows
 
     @property
     def deletions(self) -> DeletionVector | None:

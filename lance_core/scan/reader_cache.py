@@ -5,7 +5,7 @@ reading, so row lookups share this cache. It covers the versions that were used 
 change, so no entry can be out of date; the numbers of versions, fragments and readers are bounded.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from lance_core.coordination.lru_cache import LruCache
@@ -13,7 +13,7 @@ from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.scan.morsels import LiveFragment
-from lance_core.scan.plan import ScanPlan
+from lance_core.scan.plan import ScanPlan, plan_columns
 from lance_core.scan.row_reader import RowReader
 from lance_core.versions.location import Location
 
@@ -29,6 +29,7 @@ class ReaderCache:
         self._location = location
         self.manifest = manifest
         self._fragments: LruCache[int, LiveFragment] = LruCache(_FRAGMENTS_MAX)
+        self._plans: LruCache[tuple[str, ...] | None, ScanPlan] = LruCache(_READERS_MAX)
         self._readers: LruCache[Hashable, RowReader] = LruCache(_READERS_MAX)
 
     @classmethod
@@ -39,6 +40,11 @@ class ReaderCache:
 
     def fragment(self, fragment: Fragment) -> LiveFragment:
         return self._fragments.get_or_create(fragment.id, lambda: LiveFragment(self._location, self.manifest, fragment))
+
+    def plan_columns(self, columns: Sequence[str] | None) -> ScanPlan:
+        """Return the plan that reads these columns of rows that are located in another way than by scanning."""
+        key = None if columns is None else tuple(columns)
+        return self._plans.get_or_create(key, lambda: plan_columns(self.manifest, columns))
 
     def row_reader(self, plan: ScanPlan, residual: Predicate | None) -> RowReader:
         """Return the reader for rows that an index selected and that still have to be tested against `residual`."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.datafiles.codec import BATCH_ROWS
@@ -120,10 +121,15 @@ class RowReader:
 
     def begin_pick(self, source: LiveFragment, offsets: Offsets) -> Callable[[], pa.RecordBatch]:
         """Begin to read the same rows, and return the function that waits for them."""
-        finish = source.open_with(self._early).begin_take(offsets)
+        finish = source.rows_of(self._early).begin_take(offsets)
         if self._needs_no_projection:
             return finish
         return lambda: self._project(source, (finish(),), _RowOffsets(len(offsets), offsets))
+
+    def pick_vectors(self, source: LiveFragment, offsets: Offsets) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of the vectors at these offsets, if the plan has one column of vectors and a file stores
+        them unchanged; otherwise `None`."""
+        return source.open_with(self._early).take_vectors(offsets) if self._needs_no_projection else None
 
     def pick_matching(self, morsel: Morsel, rows_max: int | None) -> Iterator[pa.RecordBatch]:
         """Read the selected rows of a morsel that match the filter, at most `rows_max` of them."""

@@ -20,7 +20,6 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.scan.morsels import LiveFragment, manifest_path
 from lance_core.scan.parallel import map_in_order
-from lance_core.scan.plan import plan_columns
 from lance_core.scan.reader_cache import ReaderCache
 from lance_core.storage.local import LocalStore
 from lance_core.versions.location import Location
@@ -67,8 +66,9 @@ def take(
     location: Location, manifest: Manifest, rows: RowNumbers, columns: Sequence[str] | None, *, by: By
 ) -> pa.Table:
     """Read the rows with these numbers."""
-    plan = plan_columns(manifest, columns)
-    reader = ReaderCache.of(location, manifest).row_reader(plan, None)
+    cache = ReaderCache.of(location, manifest)
+    plan = cache.plan_columns(columns)
+    reader = cache.row_reader(plan, None)
     positions = locate_rows(location, manifest, rows, by=by)
     keys, order = np.unique(scan_order_keys(positions), return_inverse=True)
     if not plan.output:
@@ -84,6 +84,25 @@ def take(
     return (
         rows_table if len(order) == len(keys) and (order[1:] > order[:-1]).all() else rows_table.take(pa.array(order))
     )
+
+
+def take_vectors(
+    location: Location, manifest: Manifest, addresses: npt.NDArray[np.uint64], column: str
+) -> npt.NDArray[np.uint8] | None:
+    """Return the bytes of the vectors at addresses of rows in scan order, one vector a row; `None` if a file does not
+    store them unchanged, so that only `take` can read them."""
+    cache = ReaderCache.of(location, manifest)
+    reader = cache.row_reader(cache.plan_columns([column]), None)
+    numbers, exists = _fragment_numbers(manifest, (addresses >> np.uint64(_OFFSET_BITS)).astype(np.int64))
+    assert exists.all()
+    keys = scan_order_keys(RowPositions(numbers, (addresses & np.uint64(_ROWS_MAX)).astype(np.int64)))
+    parts = []
+    for fragment, offsets in group_by_fragment(location, manifest, keys):
+        part = reader.pick_vectors(fragment, offsets)
+        if part is None:
+            return None
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else None
 
 
 def locate_rows(location: Location, manifest: Manifest, rows: RowNumbers, *, by: By) -> RowPositions:

@@ -98,8 +98,11 @@ class VectorQueries:
             return range(number, number + 1)
         return range(self.starts[number], self.starts[number + 1])
 
-    def distances(self, column: pa.Array, number: int) -> Floats:
-        """Return the exact distances of the values of a column from one query; NaN for values without a distance."""
+    def distances(self, column: pa.Array | Values, number: int) -> Floats:
+        """Return the exact distances of the values of a column from one query; NaN for values without a distance. A
+        matrix has a vector in each row."""
+        if isinstance(column, np.ndarray):
+            return _distances(self.metric, column, self.vectors[number])
         vectors, owners = flatten_vectors(column)
         if self.starts is None:
             distances = _distances(self.metric, vectors, self.vectors[number])
@@ -296,16 +299,19 @@ def _check_vectors(given: Floats, stored: pa.FixedSizeListType, column: str, whe
     return queries
 
 
-def _distances(metric: Metric, vectors: pa.FixedSizeListArray, query: Floats) -> Floats:
+def _distances(metric: Metric, vectors: pa.FixedSizeListArray | Values, query: Floats) -> Floats:
     measure = _MEASURES[metric]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         parts = [measure(block, query) for block in _blocks(vectors, len(query))]
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _blocks(vectors: pa.FixedSizeListArray, size: int) -> Iterator[Values]:
+def _blocks(vectors: pa.FixedSizeListArray | Values, size: int) -> Iterator[Values]:
     """Yield vectors as blocks of rows. A null element of a vector counts as 0, as in Lance."""
     step = max(1, BLOCK_VALUES // max(1, size))
+    if isinstance(vectors, np.ndarray):
+        yield from (vectors[start : start + step] for start in range(0, len(vectors), step))
+        return
     for start in range(0, len(vectors), step):
         part = vectors.slice(start, step)
         values = part.flatten()

@@ -247,13 +247,14 @@ class ConstantLayout(_message.Message):
     def __init__(self, layers: _Optional[_Iterable[int]] = ..., inline_value: _Optional[bytes] = ..., num_repetition_values: _Optional[int] = ..., num_definition_values: _Optional[int] = ...) -> None: ...
 
 class FullZipLayout(_message.Message):
-    __slots__ = ("bits_of_repetition", "bits_of_definition", "bits_per_value", "bits_per_offset", "num_items", "num_visible_items", "layers")
+    __slots__ = ("bits_of_repetition", "bits_of_definition", "bits_per_value", "bits_per_offset", "num_items", "num_visible_items", "value_compression", "layers")
     BITS_OF_REPETITION_FIELD_NUMBER: _ClassVar[int]
     BITS_OF_DEFINITION_FIELD_NUMBER: _ClassVar[int]
     BITS_PER_VALUE_FIELD_NUMBER: _ClassVar[int]
     BITS_PER_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NUM_ITEMS_FIELD_NUMBER: _ClassVar[int]
     NUM_VISIBLE_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     bits_of_repetition: int
     bits_of_definition: int
@@ -261,8 +262,35 @@ class FullZipLayout(_message.Message):
     bits_per_offset: int
     num_items: int
     num_visible_items: int
+    value_compression: CompressiveEncoding
     layers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, bits_of_repetition: _Optional[int] = ..., bits_of_definition: _Optional[int] = ..., bits_per_value: _Optional[int] = ..., bits_per_offset: _Optional[int] = ..., num_items: _Optional[int] = ..., num_visible_items: _Optional[int] = ..., layers: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, bits_of_repetition: _Optional[int] = ..., bits_of_definition: _Optional[int] = ..., bits_per_value: _Optional[int] = ..., bits_per_offset: _Optional[int] = ..., num_items: _Optional[int] = ..., num_visible_items: _Optional[int] = ..., value_compression: _Optional[_Union[CompressiveEncoding, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CompressiveEncoding(_message.Message):
+    __slots__ = ("flat", "fixed_size_list")
+    FLAT_FIELD_NUMBER: _ClassVar[int]
+    FIXED_SIZE_LIST_FIELD_NUMBER: _ClassVar[int]
+    flat: FlatValues
+    fixed_size_list: FixedSizeListValues
+    def __init__(self, flat: _Optional[_Union[FlatValues, _Mapping]] = ..., fixed_size_list: _Optional[_Union[FixedSizeListValues, _Mapping]] = ...) -> None: ...
+
+class FlatValues(_message.Message):
+    __slots__ = ("bits_per_value", "compression")
+    BITS_PER_VALUE_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    bits_per_value: int
+    compression: bytes
+    def __init__(self, bits_per_value: _Optional[int] = ..., compression: _Optional[bytes] = ...) -> None: ...
+
+class FixedSizeListValues(_message.Message):
+    __slots__ = ("items_per_value", "values", "has_validity")
+    ITEMS_PER_VALUE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    HAS_VALIDITY_FIELD_NUMBER: _ClassVar[int]
+    items_per_value: int
+    values: CompressiveEncoding
+    has_validity: bool
+    def __init__(self, items_per_value: _Optional[int] = ..., values: _Optional[_Union[CompressiveEncoding, _Mapping]] = ..., has_validity: bool = ...) -> None: ...
 
 class BlobLayout(_message.Message):
     __slots__ = ("inner_layout",)

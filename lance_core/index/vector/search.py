@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
@@ -44,11 +45,12 @@ from lance_core.index.verification import may_list_old_values, missed_fragments
 from lance_core.scan.executor import matching_rows
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.selection import RowSelector
-from lance_core.scan.take import By, take
+from lance_core.scan.take import By, take, take_vectors
 from lance_core.scan.vector_search import (
     Floats,
     Metric,
     NearestRows,
+    Values,
     Vector,
     VectorQueries,
     has_multivectors,
@@ -384,15 +386,24 @@ class _Search:
         if not len(positions):
             return list(found)
         addresses = self._vectors.order.addresses(positions)
-        table = take(self._base.location, self._base.manifest, addresses, [self._request.column], by=By.ROW_ADDRESS)
-        vectors = table.column(0).combine_chunks()
-        refined = []
-        for number, candidates in enumerate(found):
-            rows = np.searchsorted(positions, candidates.positions)
-            chosen = vectors if len(rows) == len(vectors) and len(found) == 1 else vectors.take(pa.array(rows))
-            in_order = np.sort(candidates.positions) if chosen is vectors else candidates.positions
-            refined.append(_Candidates(self._queries.distances(chosen, number), in_order))
+        vectors = self._vectors_at(addresses)
+        if len(found) == 1:
+            refined = [_Candidates(self._queries.distances(vectors, 0), positions)]
+        else:
+            refined = []
+            for number, candidates in enumerate(found):
+                rows = np.searchsorted(positions, candidates.positions)
+                chosen = vectors[rows] if isinstance(vectors, np.ndarray) else vectors.take(pa.array(rows))
+                refined.append(_Candidates(self._queries.distances(chosen, number), candidates.positions))
         return [_Candidates.best_of([each], self._request.k) for each in refined]
+
+    def _vectors_at(self, addresses: npt.NDArray[np.uint64]) -> Values | pa.FixedSizeListArray:
+        """Return the vectors of these rows, which are in table order: read directly, or else by the codec."""
+        location, manifest, column = self._base.location, self._base.manifest, self._request.column
+        data = take_vectors(location, manifest, addresses, column)
+        if data is not None:
+            return data.view(self._queries.stored.value_type.to_pandas_dtype())
+        return take(location, manifest, addresses, [column], by=By.ROW_ADDRESS).column(0).combine_chunks()
 
     def _merge(self, order: TableOrder, found: Sequence[_Candidates]) -> list[NearestRows]:
         """Return the best rows of the candidates and of the fragments that are scanned."""

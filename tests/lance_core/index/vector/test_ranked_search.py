@@ -223,3 +223,26 @@ def test_without_the_library_vectors_are_compared_exactly(tmp_path: Path, monkey
     with pytest.warns(IndexIgnored, match=r"lance-assets\[search\]"):
         found = table.search("v", QUERIES[0], 9)
     assert found.equals(table.search("v", QUERIES[0], 9, metric="cosine", exact=True))
+
+
+def test_refined_searches_do_not_depend_on_how_vectors_are_read(tmp_path: Path) -> None:
+    """Files of 2.2 store vectors of this size so that they are read directly, files of 2.0 do not."""
+    points = RNG.normal(size=(ROWS, 64)).astype(np.float32)
+    ids = np.arange(ROWS)
+    rows = pa.table({"id": ids, "v": pa.FixedSizeListArray.from_arrays(pa.array(points.ravel()), 64)})
+    answers = []
+    for version in ("2.0", "2.2"):
+        table = Table.create(str(tmp_path / version), rows.slice(0, 700), storage_version=version, durable=False)
+        table = table.append(rows.slice(700)).table
+        table = table.create_index("v", "IVF_SQ", num_partitions=4).table
+        table = table.delete("id % 5 = 1").table
+        table = table.update({"v": "[" + ", ".join(["0.25"] * 64) + "]"}, "id % 9 = 0").table
+        answers += [
+            [
+                table.search("v", query, 20, nprobes=4, refine=60, columns=["id"], filter=filter)
+                for query in (points[3], points[:5])
+                for filter in (None, "id < 900", "id < 100")
+            ]
+        ]
+    for codec, direct in zip(*answers, strict=True):
+        assert codec.equals(direct)
