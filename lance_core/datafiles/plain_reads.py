@@ -6,7 +6,7 @@ with those between them. A file that was replaced since it was checked is left t
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,7 @@ def read_vectors(store: Store, path: str, checked: CheckedFile, column: int, row
         with store.open_regular_file(path) as (descriptor, _):
             if not checked.is_file(os.fstat(descriptor)):
                 return None
-            for first, stop in _runs(positions, width):
-                _read_run(descriptor, positions[first:stop], vectors[first:stop], path)
+            _read_runs(descriptor, positions, vectors, path)
     except OSError as error:
         raise StorageError(f"could not read {store.description}/{path}: {error.strerror or error}") from error
     return vectors
@@ -61,31 +60,27 @@ def _positions(pages: Sequence[PlainPage], rows: Rows, width: int) -> Rows | Non
     return np.asarray(starts[number] + (rows - firsts[number]) * width, dtype=np.int64)
 
 
-def _runs(positions: Rows, width: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows that are read together."""
+def _read_runs(descriptor: int, positions: Rows, vectors: Bytes, path: str) -> None:
+    """Read the vectors at these positions, those that lie close together in one read."""
+    width = vectors.shape[1]
     gaps = np.diff(positions)
     cuts = np.flatnonzero((gaps > _GAP_BYTES_MAX + width) | (gaps < 0) | (gaps % width != 0)) + 1
     rows_max = max(1, _RUN_BYTES_MAX // (_GAP_BYTES_MAX + width))
-    first = 0
-    for cut in (*cuts.tolist(), len(positions)):
-        while first < cut:
-            stop = min(cut, first + rows_max)
-            yield first, stop
-            first = stop
-
-
-def _read_run(descriptor: int, positions: Rows, target: Bytes, path: str) -> None:
-    start, width = int(positions[0]), target.shape[1]
-    if len(positions) == 1:
-        count = os.preadv(descriptor, [target.data], start)
-        length = width
-    else:
-        length = int(positions[-1]) - start + width
-        data = os.pread(descriptor, length, start)
-        count = len(data)
-        if count == length:
-            target[:] = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)[(positions - start) // width]
-    if count != length:
+    places, first, count = positions.tolist(), 0, 0
+    for cut in (*cuts.tolist(), len(places)):
+        if cut == first + 1:
+            count += os.preadv(descriptor, (vectors[first],), places[first])
+        else:
+            for start in range(first, cut, rows_max):
+                stop = min(cut, start + rows_max)
+                length = places[stop - 1] - places[start] + width
+                data = os.pread(descriptor, length, places[start])
+                if len(data) == length:
+                    rows = (positions[start:stop] - places[start]) // width
+                    vectors[start:stop] = np.frombuffer(data, dtype=np.uint8).reshape(-1, width)[rows]
+                    count += width * (stop - start)
+        first = cut
+    if count != vectors.nbytes:
         raise StorageError(f"{path} ends before its values; restore the file from a copy")
 
 

@@ -1,6 +1,7 @@
 """Lists of RaBitQ codes: faiss computes the products of a query with all codes of the probed partitions, and the
 factors of each row turn them into distances."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -31,6 +32,8 @@ class RabitLists:
         self._summands = np.empty(rows, dtype=np.float32)
         self._scales = np.empty(rows, dtype=np.float32)
         self._partitions = np.empty(rows, dtype=np.int32)
+        self._places: list[slice] = [slice(0, 0)] * count
+        """Ordinals of each loaded partition."""
         self._rows, self._count = 0, count
 
     @property
@@ -43,6 +46,7 @@ class RabitLists:
         place = slice(ordinal, ordinal + len(numbers))
         self._summands[place], self._scales[place] = self._quantizer.factors(unpacked)
         self._partitions[place] = partition
+        self._places[partition] = place
         add_to_list(self._index, partition, ordinal, np.ascontiguousarray(numbers))
         self._rows += len(numbers)
 
@@ -57,13 +61,18 @@ class RabitLists:
             part = slice(start, start + step)
             found = self._products(rotated[part], (probes[0][part], probes[1][part]), allowed)
             for number, (products, rows) in enumerate(found, start):
-                estimates = self._estimates(rotated[number], products, rows, probes[0][number], probes[1][number])
+                products -= np.float32(self._quantizer.offset * float(rotated[number].sum(dtype=np.float64)))
+                if allowed is None:
+                    estimates = self._estimates_of_all(products, probes[0][number], probes[1][number])
+                else:
+                    estimates = self._estimates(products, rows, probes[0][number], probes[1][number])
                 estimates, rows = _smallest(estimates, rows, k)
                 distances[number, : len(rows)], ordinals[number, : len(rows)] = estimates, rows
         return (distances / 2 if self._metric is Metric.COSINE else distances), ordinals
 
-    def _products(self, rotated: Vectors, probes: tuple[Vectors, Ints], allowed: Any) -> list[tuple[Vectors, Ints]]:
-        """Return the products of each query with the codes of its partitions, and their ordinals."""
+    def _products(self, rotated: Vectors, probes: tuple[Vectors, Ints], allowed: Any) -> Iterator[tuple[Vectors, Ints]]:
+        """Yield the products of each query with the codes of its partitions, and their ordinals, partition by
+        partition in the order of the probes. Both are valid until the next are requested."""
         library = faiss()
         parameters = library.SearchParametersIVF(nprobe=probes[1].shape[1])
         if allowed is not None:
@@ -85,18 +94,27 @@ class RabitLists:
         limits = library.rev_swig_ptr(result.lims, len(compared) + 1).astype(np.int64)
         total = int(limits[-1])
         if not total:
-            return [(np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)) for _ in compared]
-        products = library.rev_swig_ptr(result.distances, total).copy()
-        ordinals = library.rev_swig_ptr(result.labels, total).copy()
-        return [(products[begin:end], ordinals[begin:end]) for begin, end in pairwise(limits.tolist())]
+            yield from ((np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)) for _ in compared)
+            return
+        products = library.rev_swig_ptr(result.distances, total)
+        ordinals = library.rev_swig_ptr(result.labels, total)
+        yield from ((products[begin:end], ordinals[begin:end]) for begin, end in pairwise(limits.tolist()))
 
-    def _estimates(
-        self, rotated: Vectors, products: Vectors, rows: Ints, centroid_distances: Vectors, probed: Ints
-    ) -> Vectors:
+    def _estimates_of_all(self, products: Vectors, centroid_distances: Vectors, probed: Ints) -> Vectors:
+        """Return the estimates for the products of all rows of the partitions. Their factors are copied in ranges,
+        which takes a fifth of the time of `_estimates`."""
+        distances = -centroid_distances if self._metric is Metric.DOT else centroid_distances
+        places = [self._places[number] for number in probed.tolist()]
+        products *= np.concatenate([self._scales[place] for place in places])
+        products += np.concatenate([self._summands[place] for place in places])
+        products += np.repeat(distances, [place.stop - place.start for place in places])
+        return products
+
+    def _estimates(self, products: Vectors, rows: Ints, centroid_distances: Vectors, probed: Ints) -> Vectors:
+        """Return the estimates for the products of some rows of the partitions."""
         distances = -centroid_distances if self._metric is Metric.DOT else centroid_distances
         by_partition = np.zeros(self._count, dtype=np.float32)
         by_partition[probed] = distances
-        products -= np.float32(self._quantizer.offset * float(rotated.sum(dtype=np.float64)))
         products *= self._scales[rows]
         products += self._summands[rows]
         products += by_partition[self._partitions[rows]]

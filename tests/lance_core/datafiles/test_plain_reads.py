@@ -15,7 +15,12 @@ from lance_core.versions.location import locate
 
 ROWS, SIZE = 700, 128
 RNG = np.random.default_rng(3)
-TYPES = {"float16": np.float16, "float32": np.float32, "float64": np.float64, "uint8": np.uint8}
+TYPES: dict[str, type[np.generic]] = {
+    "float16": np.float16,
+    "float32": np.float32,
+    "float64": np.float64,
+    "uint8": np.uint8,
+}
 
 
 def vectors_of(dtype: type[np.generic], size: int = SIZE) -> pa.FixedSizeListArray:

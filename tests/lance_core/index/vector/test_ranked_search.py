@@ -246,3 +246,16 @@ def test_refined_searches_do_not_depend_on_how_vectors_are_read(tmp_path: Path) 
         ]
     for codec, direct in zip(*answers, strict=True):
         assert codec.equals(direct)
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
+def test_rabit_searches_with_a_filter_that_all_rows_pass_find_the_same(tmp_path: Path, metric: Any) -> None:
+    """Without a filter the factors of rows are read in ranges, with one row by row."""
+    points = RNG.normal(size=(ROWS, 32)).astype(np.float32)
+    uri = write_indexed(tmp_path / "t", "IVF_RQ", data=rows_of(points), metric=metric)
+    table = Table.open(uri)
+    for queries in (points[3], points[:70]):
+        for nprobes in (1, 3, 6):
+            plain = table.search("v", queries, 12, nprobes=nprobes, columns=["id"])
+            filtered = table.search("v", queries, 12, nprobes=nprobes, columns=["id"], filter="id >= 0")
+            assert plain.equals(filtered)
