@@ -4,6 +4,7 @@ Two codecs implement it: `lance_codec.py` (production) and `ipc_codec.py` (Arrow
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,14 @@ BATCH_ROWS = 65_536
 
 Rows = npt.NDArray[np.int64]
 """Physical row numbers of a file, ascending and distinct."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Consecutive physical rows of a file."""
+
+    start: int
+    count: int
 
 
 class FileWriter(Protocol):
@@ -64,9 +73,14 @@ class FileReader(Protocol):
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
         """Read single rows of columns."""
 
-    def take_vectors(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
-        """Return the bytes of single vectors of the column with this number, one vector a row; `None` if they can
-        only be read with `take`."""
+    def take_plain(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        """Return the bytes of single values of the column with this number, one value a row; `None` if the file does
+        not store them unchanged, so that only `take` can read them."""
+
+    def read_plain(
+        self, columns: Sequence[int], ranges: Sequence[RowRange]
+    ) -> list[tuple[npt.NDArray[np.uint8], ...]] | None:
+        """Return the bytes of each column in each range of rows; `None` if only `read` can read one of them."""
 
 
 class DataCodec(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.codec import BATCH_ROWS, Rows
+from lance_core.datafiles.codec import BATCH_ROWS, RowRange, Rows
 from lance_core.errors import StorageError, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
@@ -111,7 +111,13 @@ class IpcFileReader:
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
         yield from self._select(columns).take(rows).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
 
-    def take_vectors(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+    def take_plain(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        """Return nothing: the columns of these files have no numbers."""
+        return None
+
+    def read_plain(
+        self, columns: Sequence[int], ranges: Sequence[RowRange]
+    ) -> list[tuple[npt.NDArray[np.uint8], ...]] | None:
         """Return nothing: the columns of these files have no numbers."""
         return None
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.codec import Rows
+from lance_core.datafiles.codec import RowRange, Rows
 from lance_core.datafiles.decoder_process import DecoderEnded, DecoderProcess, DecoderUnavailable, pool
 from lance_core.datafiles.decoder_protocol import BATCH, BYTES, ERROR, OPENED, ROW_COUNT, FileReference, Request
 from lance_core.datafiles.file_checks import CheckedFile
@@ -89,7 +89,13 @@ class IsolatedReader:
         wanted = np.ascontiguousarray(rows, dtype=np.int64)
         return self._stream(columns, len(wanted), lambda done: (0, 0, wanted[done:].tobytes()))
 
-    def take_vectors(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+    def take_plain(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        """Return nothing: another process reads the file."""
+        return None
+
+    def read_plain(
+        self, columns: Sequence[int], ranges: Sequence[RowRange]
+    ) -> list[tuple[npt.NDArray[np.uint8], ...]] | None:
         """Return nothing: another process reads the file."""
         return None
 

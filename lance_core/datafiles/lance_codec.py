@@ -24,11 +24,11 @@ import pyarrow as pa
 from lance_core.datafiles import blob_view
 from lance_core.datafiles.blob_files import BlobFiles, Sidecar
 from lance_core.datafiles.checksums import FileVerifier, Verify, compute_checksum
-from lance_core.datafiles.codec import BATCH_ROWS, FileReader, Rows
+from lance_core.datafiles.codec import BATCH_ROWS, FileReader, RowRange, Rows
 from lance_core.datafiles.conform import copy_array
 from lance_core.datafiles.dictionaries import nulls_as_missing_indices
 from lance_core.datafiles.file_checks import UNCHECKED, CheckedFile, check_file
-from lance_core.datafiles.plain_reads import read_vectors
+from lance_core.datafiles.plain_reads import read_plain, take_plain
 from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
@@ -291,8 +291,13 @@ class LanceFileReader:
 
         return batches()
 
-    def take_vectors(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
-        return read_vectors(self._store, self._path, self._checked, column, rows)
+    def take_plain(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        return take_plain(self._store, self._path, self._checked, column, rows)
+
+    def read_plain(
+        self, columns: Sequence[int], ranges: Sequence[RowRange]
+    ) -> list[tuple[npt.NDArray[np.uint8], ...]] | None:
+        return read_plain(self._store, self._path, self._checked, columns, ranges)
 
     def _reader_for(self, columns: Sequence[str]) -> "lance.file.LanceFileReader":
         names = tuple(columns)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.codec import BATCH_ROWS, Rows
+from lance_core.datafiles.codec import BATCH_ROWS, RowRange, Rows
 from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format import legacy_file
 from lance_core.format.legacy_file import LegacyFile, LegacySchema, Page, PageTable
@@ -109,7 +109,13 @@ class LegacyFileReader:
             yield batch.take(pa.array(rows_here - first))
             rows = rows[len(rows_here) :]
 
-    def take_vectors(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+    def take_plain(self, column: int, rows: Rows) -> npt.NDArray[np.uint8] | None:
+        """Return nothing: files of this format store lists in other ways."""
+        return None
+
+    def read_plain(
+        self, columns: Sequence[int], ranges: Sequence[RowRange]
+    ) -> list[tuple[npt.NDArray[np.uint8], ...]] | None:
         """Return nothing: files of this format store lists in other ways."""
         return None
 

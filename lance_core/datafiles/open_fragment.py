@@ -108,7 +108,7 @@ class OpenFragment:
     def _read_live(self, deletions: DeletionVector | None, start: int, count: int | None) -> Iterator[LiveRows]:
         remaining = self.physical_rows - start
         position = start
-        for batches in self._read_streams(_RowRange(start, remaining if count is None else min(count, remaining))):
+        for batches in self._read_streams(_ReadRange(start, remaining if count is None else min(count, remaining))):
             rows = batches[0].num_rows
             alive = deletions.live_mask(position, rows) if deletions else None
             if alive is not None and alive.all():
@@ -150,7 +150,7 @@ class OpenFragment:
             return None
         column = source.file.column_indices[source.file.field_ids.index(field_id)]
         with self.context.named_in_errors():
-            return source.reader.take_vectors(column, rows)
+            return source.reader.take_plain(column, rows)
 
     def _take(self, rows: Rows) -> pa.RecordBatch:
         return self._taken(rows, self._read_streams(_RowNumbers(rows)))
@@ -160,7 +160,7 @@ class OpenFragment:
         batch = _concat(taken, self.arrow)
         return batch if self.overlays is None else self.overlays.apply(batch, rows)
 
-    def _read_streams(self, rows: "_RowRange | _RowNumbers") -> Iterator[Sequence[pa.RecordBatch]]:
+    def _read_streams(self, rows: "_ReadRange | _RowNumbers") -> Iterator[Sequence[pa.RecordBatch]]:
         """Yield the same rows of every stream, one batch of each at a time."""
         if not self.layout.streams:
             return _empty_batches(len(rows))
@@ -206,7 +206,7 @@ class OpenFragment:
 
 
 @dataclass(frozen=True, slots=True)
-class _RowRange:
+class _ReadRange:
     start: int
     count: int
 

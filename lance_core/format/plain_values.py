@@ -1,13 +1,15 @@
-"""Plain values: locates lists of numbers that a page of a data file stores unchanged, one list after the other.
+"""Plain values: locates numbers, or lists of them, that a page of a data file stores unchanged, one after the other.
 
-A reader can compute the position of a row in such a page. From storage version 2.1 on, lists of numbers of 128 bytes
-and more are stored so if none of them is null. Start with `plain_page_of`.
+A reader can compute the position of a row in such a page. From storage version 2.1 on, lists of numbers of 256 bytes
+and more are stored so if none of them is null, and others in columns that ask for it. Start with `plain_page_of`.
 """
 
 from dataclasses import dataclass
 
 from lance_core.format._pb import columns_pb2
 
+STRUCTURAL_ENCODING, FULL_ZIP = "lance-encoding:structural-encoding", "fullzip"
+"""Entry in the metadata of a field with which a writer asks for such pages."""
 _ALL_VALID_LAYER = 1
 """Layer of values without nulls."""
 
@@ -20,15 +22,21 @@ class PlainPage:
     """Position of the first value in the file."""
     rows: int
     items: int
-    """Numbers of a list."""
+    """Numbers of a list; 1 if the values are no lists."""
     item_bytes: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.items * self.item_bytes
 
 
 def plain_page_of(layout: columns_pb2.FullZipLayout, page: columns_pb2.ColumnMetadata.Page) -> PlainPage | None:
     """Return the place of the values of a page; `None` if they are compressed, or if anything lies between them."""
     lists = layout.value_compression.fixed_size_list
-    numbers = lists.values.flat
-    bits = lists.items_per_value * numbers.bits_per_value
+    is_list = layout.value_compression.HasField("fixed_size_list")
+    numbers = lists.values.flat if is_list else layout.value_compression.flat
+    items = lists.items_per_value if is_list else 1
+    bits = items * numbers.bits_per_value
     is_plain = (
         len(page.buffer_offsets) == 1
         and list(layout.layers) == [_ALL_VALID_LAYER]
@@ -42,4 +50,4 @@ def plain_page_of(layout: columns_pb2.FullZipLayout, page: columns_pb2.ColumnMet
     )
     if not is_plain:
         return None
-    return PlainPage(page.buffer_offsets[0], page.length, lists.items_per_value, numbers.bits_per_value // 8)
+    return PlainPage(page.buffer_offsets[0], page.length, items, numbers.bits_per_value // 8)

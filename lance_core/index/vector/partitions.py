@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.codec import FileReader
+from lance_core.datafiles.codec import FileReader, RowRange
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import Ids
 from lance_core.index.index_type import MergeInput
@@ -221,9 +222,39 @@ def read_codes(storage: FileReader, columns: Sequence[str], start: int, count: i
     """Return the row numbers and the codes of a range of rows, as they are stored."""
     if not count:
         raise ValueError("a range of rows that is read has at least one row")
+    plain = read_plain_codes(storage, columns, [RowRange(start, count)], path=path)
+    if plain is not None:
+        return plain[0]
     table = read_row_range(storage, [ROW_NUMBER, *columns], start, count).combine_chunks()
     rows, *codes = (_whole(column, count, path=path) for column in table.columns)
     return rows, tuple(codes)  # type: ignore[return-value]
+
+
+def read_plain_codes(
+    storage: FileReader, columns: Sequence[str], ranges: Sequence[RowRange], *, path: str
+) -> list[tuple[Ids, Codes]] | None:
+    """Return the same for several ranges of rows, without the codec; `None` if the codec has to read them."""
+    schema = storage.schema
+    names = [ROW_NUMBER, *columns]
+    read = storage.read_plain([schema.names.index(name) for name in names], ranges)
+    if read is None:
+        return None
+    types = [schema.field(name).type for name in names]
+    found = []
+    for each in read:
+        rows, *codes = (_numbers(values, type_, path=path) for values, type_ in zip(each, types, strict=True))
+        found.append((rows, tuple(codes)))
+    return found  # type: ignore[return-value]
+
+
+def _numbers(values: npt.NDArray[np.uint8], type_: pa.DataType, *, path: str) -> Array:
+    """Return the numbers or the lists of numbers of these bytes."""
+    is_list = pa.types.is_fixed_size_list(type_)
+    element = type_.value_type if is_list else type_
+    if values.shape[1] * 8 != element.bit_width * (type_.list_size if is_list else 1):
+        raise Corrupt("rows or codes have another size than their type", path=path, field=str(type_))
+    numbers = values.view(element.to_pandas_dtype())
+    return np.asarray(numbers if is_list else numbers[:, 0])
 
 
 def _whole(column: pa.ChunkedArray, count: int, *, path: str) -> Array:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.coordination.lru_cache import LruCache
-from lance_core.datafiles.codec import FileReader
+from lance_core.datafiles.codec import FileReader, RowRange
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import Ids
 from lance_core.index.index_type import Leaf, MatchedRows, Segment
@@ -22,10 +22,11 @@ from lance_core.index.vector.graph import StoredGraphs
 from lance_core.index.vector.graph_lists import GRAPH_ROWS_MIN, GraphLists
 from lance_core.index.vector.kernels import CodeLists, InvertedLists, PartitionRanker
 from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
-from lance_core.index.vector.partitions import read_codes
-from lance_core.index.vector.quantizers import Ints, Vectors
+from lance_core.index.vector.partitions import read_codes, read_plain_codes
+from lance_core.index.vector.quantizers import Codes, Ints, Vectors
 from lance_core.index.vector.rabit import RabitCodes
 from lance_core.index.vector.rabit_lists import RabitLists
+from lance_core.scan.parallel import map_in_order
 from lance_core.scan.vector_columns import vector_field
 
 PARTITION_CACHE_BYTES_MAX = 1 << 30
@@ -115,8 +116,9 @@ class VectorSegment:
             if loaded is None:
                 loaded = LoadedPartitions(self._new_lists(), len(self.lengths), self.row_count)
             missing = partitions[~loaded.is_loaded[partitions]]
-            for first, last in self._runs(np.unique(missing).tolist()):
-                self._load_run(loaded, first, last)
+            loaded.is_loaded[missing[self.lengths[missing] == 0]] = True
+            for run, content in self._read(np.unique(missing).tolist()):
+                self._add_run(loaded, run, content)
             PARTITION_CACHE.put(self._number, loaded, loaded.size)
         return loaded
 
@@ -133,27 +135,43 @@ class VectorSegment:
             return RabitLists(self.model, self.row_count)
         return InvertedLists(self.model)
 
-    def _runs(self, partitions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _read(self, partitions: Sequence[int]) -> Iterator[tuple[range, tuple[Ids, Codes]]]:
+        """Yield ranges of partitions with their row numbers and codes."""
+        occupied = [number for number in partitions if self.lengths[number]]
+        runs = list(self._runs(occupied, 0))
+        content = read_plain_codes(self._storage, self._columns, list(map(self._rows_of, runs)), path=self._path)
+        if content is not None:
+            yield from zip(runs, content, strict=True)
+            return
+        runs = list(self._runs(occupied, _GAP_ROWS_MAX))
+        yield from zip(runs, map_in_order(self._read_by_codec, runs), strict=True)
+
+    def _read_by_codec(self, run: range) -> tuple[Ids, Codes]:
+        rows = self._rows_of(run)
+        return read_codes(self._storage, self._columns, rows.start, rows.count, path=self._path)
+
+    def _rows_of(self, run: range) -> RowRange:
+        begin, last = int(self.offsets[run.start]), run.stop - 1
+        return RowRange(begin, int(self.offsets[last] + self.lengths[last]) - begin)
+
+    def _runs(self, partitions: Sequence[int], gap_rows_max: int) -> Iterator[range]:
         """Yield ranges of partitions that are read together."""
         start = previous = -1
         for number in partitions:
-            if start >= 0 and self.offsets[number] - self.offsets[previous] - self.lengths[previous] <= _GAP_ROWS_MAX:
+            if start >= 0 and self.offsets[number] - self.offsets[previous] - self.lengths[previous] <= gap_rows_max:
                 previous = number
                 continue
             if start >= 0:
-                yield start, previous
+                yield range(start, previous + 1)
             start = previous = number
         if start >= 0:
-            yield start, previous
+            yield range(start, previous + 1)
 
-    def _load_run(self, loaded: LoadedPartitions, first: int, last: int) -> None:
-        begin, end = int(self.offsets[first]), int(self.offsets[last] + self.lengths[last])
-        if begin == end:
-            loaded.is_loaded[first : last + 1] = True
-            return
-        row_numbers, codes = read_codes(self._storage, self._columns, begin, end - begin, path=self._path)
-        loaded.row_numbers[begin:end] = row_numbers
-        for number in range(first, last + 1):
+    def _add_run(self, loaded: LoadedPartitions, run: range, content: tuple[Ids, Codes]) -> None:
+        row_numbers, codes = content
+        begin = int(self.offsets[run.start])
+        loaded.row_numbers[begin : begin + len(row_numbers)] = row_numbers
+        for number in run:
             count, offset = int(self.lengths[number]), int(self.offsets[number])
             if count and not loaded.is_loaded[number]:
                 rows = slice(offset - begin, offset - begin + count)

@@ -1,4 +1,9 @@
-"""Vector segment writer: writes the two files of a segment by partitions, of which one is in memory."""
+"""Vector segment writer: writes the two files of a segment by partitions, of which one is in memory.
+
+The storage file stores row numbers and codes unchanged, so that a search reads a partition with one request for each
+column, or from a local disk without the codec. Row numbers take eight bytes instead of the three to five that packed
+bits would take.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.datafiles.codec import FileWriter
+from lance_core.format.plain_values import FULL_ZIP, STRUCTURAL_ENCODING
 from lance_core.format.row_sets import Ids
 from lance_core.format.vector_index import IvfPartitions
 from lance_core.index.segment_files import SegmentSink
@@ -47,7 +53,8 @@ def write_partitions(
     vector = vector_field(column).type
     count, dimension = len(model.centroids), vector.list_size
     fields = model.quantizer.columns(dimension, vector.value_type)
-    schema = pa.schema([pa.field(ROW_NUMBER, pa.uint64()), *fields])
+    unchanged = {STRUCTURAL_ENCODING: FULL_ZIP}
+    schema = pa.schema([each.with_metadata(unchanged) for each in (pa.field(ROW_NUMBER, pa.uint64()), *fields)])
     storage = _StorageWriter(sink.create(STORAGE_FILE, schema), schema)
     index = None if is_piece else _GraphWriter(sink, model) if model.has_graphs else _MarkerWriter(sink, model)
     lengths = np.zeros(count, dtype=np.int64)

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 from lance.file import LanceFileWriter
 
-from lance_core.datafiles.codec import FileReader
+from lance_core.datafiles.codec import FileReader, RowRange
 from lance_core.storage.local import LocalStore
 from lance_core.versions.location import locate
 
 ROWS, SIZE = 700, 128
+UNCHANGED = {"lance-encoding:structural-encoding": "fullzip"}
 RNG = np.random.default_rng(3)
 TYPES: dict[str, type[np.generic]] = {
     "float16": np.float16,
@@ -28,8 +29,8 @@ def vectors_of(dtype: type[np.generic], size: int = SIZE) -> pa.FixedSizeListArr
     return pa.FixedSizeListArray.from_arrays(pa.array(values), size * 2 if dtype is np.uint8 else size)[:ROWS]
 
 
-def open_file(path: Path, columns: dict[str, pa.Array], version: str) -> FileReader:
-    rows = pa.table(columns)
+def open_file(path: Path, columns: dict[str, pa.Array] | pa.Table, version: str) -> FileReader:
+    rows = columns if isinstance(columns, pa.Table) else pa.table(columns)
     with LanceFileWriter(str(path), rows.schema, version=version, data_cache_bytes=4096) as writer:
         for batch in rows.to_batches(max_chunksize=100):
             writer.write_batch(batch)
@@ -45,10 +46,29 @@ def test_vectors_equal_those_of_the_codec(tmp_path: Path, version: str) -> None:
     for number, (name, dtype) in enumerate(TYPES.items(), 2):
         for count in (1, 2, 50, 650, ROWS):
             rows = np.sort(RNG.choice(ROWS, count, replace=False))
-            taken = reader.take_vectors(number, rows)
+            taken = reader.take_plain(number, rows)
             assert taken is not None, name
             expected = pa.Table.from_batches(reader.take([name], rows))[name].combine_chunks()
             np.testing.assert_array_equal(taken.view(dtype), expected.flatten().to_numpy().reshape(count, -1))
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_ranges_equal_those_of_the_codec(tmp_path: Path, version: str) -> None:
+    """Writers may ask that numbers and short lists are stored unchanged."""
+    vectors = vectors_of(np.float32, 3)
+    fields = [pa.field("n", pa.uint64(), metadata=UNCHANGED), pa.field("v", vectors.type, metadata=UNCHANGED)]
+    numbers = pa.array(RNG.permutation(ROWS), pa.uint64())
+    reader = open_file(tmp_path / "f.lance", pa.table([numbers, vectors], pa.schema(fields)), version)
+    ranges = [RowRange(0, ROWS), RowRange(5, 1), RowRange(99, 2), RowRange(150, 300), RowRange(699, 1)]
+    found = reader.read_plain([1, 0], ranges)
+    assert found is not None
+    for rows, (lists, values) in zip(ranges, found, strict=True):
+        part = slice(rows.start, rows.start + rows.count)
+        np.testing.assert_array_equal(values.view(np.uint64)[:, 0], numbers.to_numpy()[part])
+        np.testing.assert_array_equal(lists.view(np.float32), vectors.flatten().to_numpy().reshape(-1, 3)[part])
+    assert reader.read_plain([0], [RowRange(699, 2)]) is None
+    assert reader.read_plain([0], [RowRange(-1, 2)]) is None
+    assert reader.read_plain([2], [RowRange(0, 1)]) is None
 
 
 def null_vectors() -> pa.Array:
@@ -77,7 +97,7 @@ def compressed() -> tuple[pa.Array, pa.Field]:
 )
 def test_other_pages_are_left_to_the_codec(tmp_path: Path, vectors: pa.Array, version: str) -> None:
     reader = open_file(tmp_path / "f.lance", {"v": vectors}, version)
-    assert reader.take_vectors(0, np.array([5, 650])) is None
+    assert reader.take_plain(0, np.array([5, 650])) is None
 
 
 def test_compressed_vectors_are_left_to_the_codec_or_read_unchanged(tmp_path: Path) -> None:
@@ -86,16 +106,16 @@ def test_compressed_vectors_are_left_to_the_codec_or_read_unchanged(tmp_path: Pa
     with LanceFileWriter(str(tmp_path / "f.lance"), rows.schema, version="2.2") as writer:
         writer.write_batch(rows)
     reader = locate(str(tmp_path)).codec.open("f.lance")
-    taken = reader.take_vectors(0, np.arange(ROWS))
+    taken = reader.take_plain(0, np.arange(ROWS))
     if taken is not None:
         np.testing.assert_array_equal(taken.view(np.float32), vectors.flatten().to_numpy().reshape(ROWS, -1))
 
 
 def test_rows_that_do_not_exist_and_replaced_files_are_left_to_the_codec(tmp_path: Path) -> None:
     reader = open_file(tmp_path / "f.lance", {"v": vectors_of(np.float32)}, "2.2")
-    assert reader.take_vectors(0, np.array([0, ROWS - 1])) is not None
-    assert reader.take_vectors(0, np.array([0, ROWS])) is None
-    assert reader.take_vectors(7, np.array([0])) is None
+    assert reader.take_plain(0, np.array([0, ROWS - 1])) is not None
+    assert reader.take_plain(0, np.array([0, ROWS])) is None
+    assert reader.take_plain(7, np.array([0])) is None
     LocalStore(tmp_path).put("other", (tmp_path / "f.lance").read_bytes())
     os.replace(tmp_path / "other", tmp_path / "f.lance")
-    assert reader.take_vectors(0, np.array([0])) is None
+    assert reader.take_plain(0, np.array([0])) is None
