@@ -301,7 +301,8 @@ class LanceFileReader:
 
     def _reader_for(self, columns: Sequence[str]) -> "lance.file.LanceFileReader":
         names = tuple(columns)
-        if names == self._columns and not self._needs_view(names):
+        opened = self._columns or tuple(self._declared_schema().schema.names)
+        if names == opened and not self._needs_view(names):
             return self._reader
         if names not in self._projections:
             session = (

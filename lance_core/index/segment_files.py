@@ -49,7 +49,8 @@ class SegmentSource(Protocol):
     """Source of the files that an index type reads. A missing file raises `NotFound`, a truncated one
     `StorageError`."""
 
-    def open(self, name: str) -> FileReader: ...
+    def open(self, name: str, columns: Sequence[str] = ()) -> FileReader:
+        """Open a file. `columns` are the ones that will probably be read, so that the codec opens it once."""
 
 
 @dataclass(slots=True)
@@ -100,11 +101,11 @@ class OpenSegment:
     location: Location
     metadata: IndexMetadata
 
-    def open(self, name: str) -> FileReader:
+    def open(self, name: str, columns: Sequence[str] = ()) -> FileReader:
         path = f"{self.metadata.qualified_path}/{name}"
         file = next((each for each in self.metadata.files if each.path == name), None)
         self.location.codec.verify(path, None if file is None else file.checksum)
-        return self.location.codec.open(path, size=None if file is None else file.size)
+        return self.location.codec.open(path, columns, size=None if file is None else file.size)
 
 
 def read_all_rows(file: FileReader, columns: Sequence[str] | None = None) -> pa.Table:

@@ -32,7 +32,10 @@ GRAPH_SCHEMA = pa.schema(
         pa.field("_distance", pa.list_(pa.field("item", pa.float32()))),
     ]
 )
+LINK_COLUMNS = ("__vector_id", "__neighbors")
+"""Columns that searches read."""
 _ROWS_PER_BATCH = 16_384
+_PREFETCHED_ROWS_MAX = 1 << 18
 _ADDED_ROWS = 65_536
 """Rows whose vectors are decoded at a time."""
 
@@ -102,6 +105,7 @@ class StoredGraphs:
         self._index, self._path = index, f"{path}/{INDEX_FILE}"
         self._partitions, self._lengths = stored.graph_partitions, stored.partitions.lengths
         check_has_columns(index, GRAPH_SCHEMA.names, path=self._path)
+        self._prefetched: dict[int, pa.Table] = {}
         try:
             self._described: Sequence[str] = json.loads(index.metadata[GRAPH_KEY])
         except (KeyError, ValueError) as error:
@@ -137,8 +141,10 @@ class StoredGraphs:
             raise self._corrupt(partition, "its levels do not fit its rows")
         if levels[1] != rows or not 0 <= entry < rows:
             raise self._corrupt(partition, f"it does not list the {rows:,} rows of the partition")
-        names = ["__vector_id", "__neighbors", *(["_distance"] if with_distances else [])]
-        table = read_row_range(self._index, names, int(self._partitions.offsets[partition]), count).combine_chunks()
+        names = [*LINK_COLUMNS, *(["_distance"] if with_distances else [])]
+        table = self._prefetched.pop(partition, None) if not with_distances else None
+        if table is None:
+            table = read_row_range(self._index, names, int(self._partitions.offsets[partition]), count).combine_chunks()
         ids, offsets, neighbors = self._numbers(table, partition, rows)
         distances = np.empty(0, dtype=np.float32)
         if with_distances:
@@ -149,6 +155,19 @@ class StoredGraphs:
         graph = Graph(ids, offsets, neighbors, distances, levels, entry, m, candidates)
         self._check(graph, partition)
         return graph
+
+    def prefetch(self, partitions: range) -> None:
+        """Read the links of neighbouring partitions with one request, if they are few, for the next calls of `read`."""
+        self._prefetched = {}
+        offsets, counts = self._partitions.offsets, self._partitions.lengths
+        start, last = int(offsets[partitions.start]), partitions.stop - 1
+        rows = int(offsets[last] + counts[last]) - start
+        if len(partitions) < 2 or not 0 < rows <= _PREFETCHED_ROWS_MAX or rows != counts[list(partitions)].sum():
+            return
+        table = read_row_range(self._index, LINK_COLUMNS, start, rows).combine_chunks()
+        for number in partitions:
+            if counts[number]:
+                self._prefetched[number] = table.slice(int(offsets[number]) - start, int(counts[number]))
 
     def _numbers(self, table: pa.Table, partition: int, rows: int) -> tuple[Ints, Ints, Ints]:
         ids, lists = table["__vector_id"].combine_chunks(), table["__neighbors"].combine_chunks()

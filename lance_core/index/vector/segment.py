@@ -17,8 +17,9 @@ from lance_core.coordination.lru_cache import LruCache
 from lance_core.datafiles.codec import FileReader, RowRange
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import Ids
+from lance_core.format.vector_index import VectorDetails
 from lance_core.index.index_type import Leaf, MatchedRows, Segment
-from lance_core.index.vector.graph import StoredGraphs
+from lance_core.index.vector.graph import LINK_COLUMNS, StoredGraphs
 from lance_core.index.vector.graph_lists import GRAPH_ROWS_MIN, GraphLists
 from lance_core.index.vector.kernels import CodeLists, InvertedLists, PartitionRanker
 from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
@@ -78,7 +79,9 @@ class VectorSegment:
     @classmethod
     def open(cls, segment: Segment, column: pa.Field) -> "VectorSegment":
         path = segment.metadata.qualified_path
-        opened = cls(segment.files.open(INDEX_FILE), segment.files.open(STORAGE_FILE), path=path)
+        details = VectorDetails.of(segment.metadata)
+        columns = LINK_COLUMNS if details is not None and "HNSW" in details.kind else ()
+        opened = cls(segment.files.open(INDEX_FILE, columns), segment.files.open(STORAGE_FILE), path=path)
         dimension = vector_field(column).type.list_size
         if opened.model.dimension != dimension:
             raise Corrupt(
@@ -171,6 +174,8 @@ class VectorSegment:
         row_numbers, codes = content
         begin = int(self.offsets[run.start])
         loaded.row_numbers[begin : begin + len(row_numbers)] = row_numbers
+        if self._graphs is not None:
+            self._graphs.prefetch(run)
         for number in run:
             count, offset = int(self.lengths[number]), int(self.offsets[number])
             if count and not loaded.is_loaded[number]:
