@@ -3,13 +3,13 @@
     nearest rows of each segment  +  exact scan of fragments that no segment covers  ->  refine  ->  the best `k`
 
 A filter is evaluated first. If few rows pass, their distances are computed exactly; otherwise it becomes a mask inside
-the search of each segment. A segment is searched in more partitions until it has `k` rows that pass, so that `k` rows
-come back whenever as many match. The candidates of a query of several vectors, in a column of lists of vectors, are
-the rows near to one of them, and are always refined. Rows at the same distance come in table order. The fragments of a
-segment that cannot be read are scanned, and one warning names it. Start with `search`.
+the search of each segment (`filter_cost.py` compares the two). A segment is searched in more partitions until it has
+`k` rows that pass, so that `k` rows come back whenever as many match. The candidates of a query of several vectors, in
+a column of lists of vectors, are the rows near to one of them, and are always refined. Rows at the same distance come
+in table order. The fragments of a segment that cannot be read are scanned, and one warning names it. Start with
+`search`.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +27,7 @@ from lance_core.index import build
 from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_once, warn_unreadable
 from lance_core.index.vector.faiss_library import faiss
+from lance_core.index.vector.filter_cost import IndexWork, is_exact_faster, probes_under_filter
 from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
 from lance_core.index.vector.plan import (
     MULTIVECTOR_CANDIDATES,
@@ -63,8 +64,6 @@ from lance_core.scan.vector_search import (
 )
 from lance_core.versions.snapshot import Snapshot
 
-EXACT_ROWS_MAX = 256
-"""Maximum number of filtered rows that are compared exactly, which takes about as long as searching an index."""
 _VERSIONS_CACHED_MAX = 8
 _FILTER_BYTES_MAX = 32 << 20
 """Bytes of the rows that passed recent filters, for each version: searches of one application repeat their filters."""
@@ -234,7 +233,7 @@ class _Search:
             return self._scan(None)
         scopes = list(self._readable_scopes(self._vectors))
         selected = self._selected_rows(self._vectors.order, scopes)
-        if selected is not None and int(selected.sum()) <= max(EXACT_ROWS_MAX, self._request.k):
+        if selected is not None and self._is_exact_faster(scopes, int(selected.sum())):
             rows = np.flatnonzero(selected)
             found = self._with_exact_distances([_Candidates(np.zeros(len(rows)), rows)] * self._queries.count)
         else:
@@ -280,6 +279,17 @@ class _Search:
         if is_time_independent(self._request.filter, self._base.manifest.schema.arrow):
             self._vectors.filters.put(key, selected, selected.nbytes)
         return selected
+
+    def _is_exact_faster(self, scopes: Sequence[tuple[ScopedSegment, SegmentView]], count: int) -> bool:
+        """Return whether comparing all vectors that pass the filter takes less time than searching the indices."""
+        share = count / max(1, sum(self._rows(scope) for scope, _ in scopes))
+        work = IndexWork.empty()
+        for scope, view in scopes:
+            partitions = len(view.segment.lengths)
+            probed = min(partitions, probes_under_filter(self._request.nprobes or NPROBES, share))
+            refined = self._request.k * (self._request.refine or 0)
+            work = work.plus(self._rows(scope) * probed // max(1, partitions), refined)
+        return count <= self._request.k or is_exact_faster(count, work, len(self._queries.vectors))
 
     def _search_segments(
         self, scopes: Sequence[tuple[ScopedSegment, SegmentView]], selected: Mask | None
@@ -347,7 +357,7 @@ class _Search:
         self, scope: ScopedSegment, view: SegmentView, count: int, share: float, selected: Mask | None
     ) -> Iterator[tuple[int, _Candidates]]:
         """Yield the candidates of one segment for each query. The fewer rows pass the filter, the more partitions are
-        searched, so that as many rows are compared as without a filter."""
+        searched."""
         segment = view.segment
         answered = np.arange(len(self._queries.vectors))
         if segment.model.metric is Metric.COSINE:  # a vector of length zero has no direction
@@ -361,7 +371,7 @@ class _Search:
         partitions = numbers.shape[1]
         if not partitions or not len(answered):
             return
-        probes = min(partitions, math.ceil((self._request.nprobes or NPROBES) / max(share, 1e-9)))
+        probes = min(partitions, probes_under_filter(self._request.nprobes or NPROBES, share))
         count = min(count, segment.row_count)
         enough = min(self._request.k, count)
         while True:

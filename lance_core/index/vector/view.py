@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from lance_core.coordination.lru_cache import LruCache
 from lance_core.datafiles.fragment_reader import read_deletions
 from lance_core.format.fragment import Fragment
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids
@@ -22,6 +23,7 @@ from lance_core.scan.parallel import map_in_order
 from lance_core.versions.snapshot import Snapshot
 
 NO_POSITION = -1
+_MASKS_CACHED_MAX = 4
 
 
 class TableOrder:
@@ -88,6 +90,8 @@ class SegmentView:
         self._bitmap: npt.NDArray[np.uint8] = np.zeros((segment.row_count + 7) // 8, dtype=np.uint8)
         self._unusable = 0
         self._lock = threading.Lock()
+        self._allowed: LruCache[int, tuple[Mask, int, npt.NDArray[np.uint8]]] = LruCache(_MASKS_CACHED_MAX)
+        """Bitmaps of the rows that pass recent masks, in the partitions that were known then."""
 
     def prepare(self, loaded: LoadedPartitions, partitions: Ints) -> None:
         """Compute the positions of the rows of these partitions, which are loaded."""
@@ -104,11 +108,25 @@ class SegmentView:
 
     def allowed(self, partitions: Ints, selected: Mask | None) -> Any:
         """Return a bitmap of the ordinals that a search of these partitions may return; `None` if all of them.
-        `selected` is a mask of positions."""
+        `selected` is a mask of positions, which is not changed later."""
         if selected is None:
             return self._bitmap if self._unusable else None
+        known = int(np.count_nonzero(self._is_known))
+        cached = self._allowed.get(id(selected))
+        if cached is not None and cached[0] is selected and cached[1] == known:
+            return cached[2]
+        bitmap = self._allowed_bitmap(selected, self._is_known)
+        self._allowed.put(id(selected), (selected, known, bitmap))
+        return bitmap
+
+    def _allowed_bitmap(self, selected: Mask, is_known: Mask) -> npt.NDArray[np.uint8]:
+        """Return a bitmap of the ordinals in these partitions that pass the mask of positions."""
+        if is_known.all():
+            passes = selected[self._positions]
+            passes &= self._positions != NO_POSITION
+            return np.packbits(passes, bitorder="little")
         allowed = np.zeros(len(self._positions), dtype=np.bool_)
-        ordinals = self._ordinals(partitions)
+        ordinals = self._ordinals(np.flatnonzero(is_known))
         positions = self._positions[ordinals]
         allowed[ordinals] = selected[positions] & (positions != NO_POSITION)
         return np.packbits(allowed, bitorder="little")
