@@ -67,8 +67,7 @@ class Vector:
         "processor time: of all threads of this process; on a busy machine its ratios are the ones to read",
         f"hits: rows among the exact {K} nearest, of `nearest` in all; a filter's nearest are not counted",
         f"{_BATCH} queries: one call of ours, one call for each query of pylance",
-        "cold: the table is opened under a new path for each search, so that only the libraries are loaded, and the "
-        "files are in the memory of the system",
+        "cold: the table is opened under a new path for each search; libraries are loaded, files are in memory",
         "peak MB: of the first build in a process of its own, libraries included",
         "lancedb searches the index of pylance",
     )

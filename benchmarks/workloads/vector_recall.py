@@ -1,5 +1,5 @@
-"""Workload `vector_recall`: recall of indices that we and pylance built, each searched by both, for three shapes of data
-and three metrics.
+"""Workload `vector_recall`: recall of indices that we and pylance built, each searched by both, for three shapes of
+data and three metrics.
 """
 
 import shutil
