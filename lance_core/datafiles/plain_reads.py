@@ -8,7 +8,7 @@ for single rows, and `read_plain`, for ranges.
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -64,12 +64,18 @@ def read_plain(
 
 @contextmanager
 def _open_checked(store: LocalStore, path: str, checked: CheckedFile) -> Iterator[int | None]:
-    """Open the file for a block of code; `None` if it is not the one that was checked."""
-    try:
-        with store.open_regular_file(path) as (descriptor, _):
+    """Open the file for a block of code; `None` if it is not the one that was checked, which the codec may still have
+    open."""
+    with ExitStack() as stack:
+        try:
+            descriptor, _ = stack.enter_context(store.open_regular_file(path))
+        except OSError:
+            yield None
+            return
+        try:
             yield descriptor if checked.is_file(os.fstat(descriptor)) else None
-    except OSError as error:
-        raise StorageError(f"could not read {store.description}/{path}: {error.strerror or error}") from error
+        except OSError as error:
+            raise StorageError(f"could not read {store.description}/{path}: {error.strerror or error}") from error
 
 
 def _has_rows(pages: Sequence[PlainPage], count: int) -> bool:

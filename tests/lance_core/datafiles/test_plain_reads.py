@@ -119,3 +119,6 @@ def test_rows_that_do_not_exist_and_replaced_files_are_left_to_the_codec(tmp_pat
     LocalStore(tmp_path).put("other", (tmp_path / "f.lance").read_bytes())
     os.replace(tmp_path / "other", tmp_path / "f.lance")
     assert reader.take_plain(0, np.array([0])) is None
+    (tmp_path / "f.lance").unlink()
+    assert reader.take_plain(0, np.array([0])) is None
+    assert reader.read_plain([0], [RowRange(0, 1)]) is None
