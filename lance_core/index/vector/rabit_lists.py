@@ -16,8 +16,9 @@ from lance_core.scan.vector_search import Floats, Metric
 
 _EVERY_PRODUCT = -3e38
 _QUERIES_AT_A_TIME = 64
-PRODUCTS_MAX = 1 << 22
-"""Products that are held at a time, unless one query has more. Each takes about 30 bytes."""
+PRODUCTS_MAX = 1 << 15
+"""Products that are held at a time, unless a partition has more. Memory for many more of them is mapped anew for each
+search, which takes longer than the products."""
 _BOUND_ROWS = 4096
 
 
@@ -55,20 +56,36 @@ class RabitLists:
     ) -> tuple[Floats, Ints]:
         distances, ordinals = np.full((len(queries), k), np.inf), np.full((len(queries), k), -1, dtype=np.int64)
         rotated = np.ascontiguousarray(queries @ self._quantizer.rotation)
-        products_each = max(1, self._rows * probes[1].shape[1] // max(1, self._count))
-        step = max(1, min(_QUERIES_AT_A_TIME, PRODUCTS_MAX // products_each))
+        rows_each = max(1, self._rows // max(1, self._count))
+        width = max(1, min(probes[1].shape[1], PRODUCTS_MAX // rows_each))
+        step = max(1, min(_QUERIES_AT_A_TIME, PRODUCTS_MAX // (rows_each * width)))
         for start in range(0, len(queries), step):
             part = slice(start, start + step)
-            found = self._products(rotated[part], (probes[0][part], probes[1][part]), allowed)
-            for number, (products, rows) in enumerate(found, start):
-                products -= np.float32(self._quantizer.offset * float(rotated[number].sum(dtype=np.float64)))
-                if allowed is None:
-                    estimates = self._estimates_of_all(products, probes[0][number], probes[1][number])
-                else:
-                    estimates = self._estimates(products, rows, probes[0][number], probes[1][number])
-                estimates, rows = _smallest(estimates, rows, k)
-                distances[number, : len(rows)], ordinals[number, : len(rows)] = estimates, rows
+            for first in range(0, probes[1].shape[1], width):
+                probed = probes[0][part, first : first + width], probes[1][part, first : first + width]
+                self._add_nearest(rotated[part], probed, allowed, (distances[part], ordinals[part]))
         return (distances / 2 if self._metric is Metric.COSINE else distances), ordinals
+
+    def _add_nearest(
+        self, rotated: Vectors, probes: tuple[Vectors, Ints], allowed: Any, nearest: tuple[Floats, Ints]
+    ) -> None:
+        """Add the rows of some partitions to the nearest of each query so far."""
+        k = nearest[1].shape[1]
+        for number, (products, rows) in enumerate(self._products(rotated, probes, allowed)):
+            products -= np.float32(self._quantizer.offset * float(rotated[number].sum(dtype=np.float64)))
+            if allowed is None:
+                estimates = self._estimates_of_all(products, probes[0][number], probes[1][number])
+            else:
+                estimates = self._estimates(products, rows, probes[0][number], probes[1][number])
+            known = int(np.count_nonzero(nearest[1][number] >= 0))
+            if known == k:
+                candidates = np.flatnonzero(estimates <= nearest[0][number, -1])
+                estimates, rows = estimates[candidates], rows[candidates]
+            if known:
+                estimates = np.concatenate([nearest[0][number, :known].astype(np.float32), estimates])
+                rows = np.concatenate([nearest[1][number, :known], rows])
+            estimates, rows = _smallest(estimates, rows, k)
+            nearest[0][number, : len(rows)], nearest[1][number, : len(rows)] = estimates, rows
 
     def _products(self, rotated: Vectors, probes: tuple[Vectors, Ints], allowed: Any) -> Iterator[tuple[Vectors, Ints]]:
         """Yield the products of each query with the codes of its partitions, and their ordinals, partition by
