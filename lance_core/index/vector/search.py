@@ -328,7 +328,8 @@ class _Search:
             for number in range(self._queries.count):
                 each = [part for row in self._queries.vectors_of(number) for part in parts[row]]
                 found.append(_Candidates.best_of(each, sum(len(part.positions) for part in each)))
-            is_everything = count * effort >= vectors and (self._request.nprobes or NPROBES) / wider >= partitions
+            probes = probes_under_filter(self._request.nprobes or NPROBES, wider)
+            is_everything = count * effort >= vectors and probes >= partitions
             if is_everything or all(len(each.positions) >= self._request.k for each in found):
                 return found
             effort *= 4
