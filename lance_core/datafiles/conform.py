@@ -126,8 +126,8 @@ def _convert(array: pa.Array, field: pa.Field, conversion: Conversion, what: str
     if array.type != storage:
         original = array = _with_allocated_buffers(array)
         try:
-            # Arrow casts no view to a dictionary.
-            array = array.cast(without_views(array.type)).cast(storage, safe=True)
+            plain = without_views(array.type)  # Arrow casts no view to a dictionary
+            array = (array if array.type == plain else array.cast(plain)).cast(storage, safe=True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise _lossy_error(
                 what, find_unconvertible_value(original, storage, field.name), str(error), conversion

@@ -10,7 +10,7 @@ from tests.histories.defect_detection import detect_defect, find_failing_seed, s
 from tests.histories.simulated_network import HARSH_NETWORK, RELIABLE_NETWORK
 from tests.histories.simulation import Outcome, Simulation, simulate_writers
 
-SEEDS = 1200
+SEEDS = 600
 PARTS = 6
 SEEDS_TO_DETECT_A_DEFECT = 300
 

@@ -22,7 +22,7 @@ from tests.interop.program_generator import generate_program
 from tests.interop.programs import Program, Step
 
 PROCESSES = 2
-PROGRAM_COUNT, PROGRAMS_PER_TEST = 150, 50
+PROGRAM_COUNT, PROGRAMS_PER_TEST = 100, 50
 GENERATED_PROGRAM_COUNT = 300
 PROGRAM_WITH_INDICES_COUNT = 40
 SEEDS = Path(__file__).with_name("seeds.txt")

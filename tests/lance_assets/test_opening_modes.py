@@ -131,6 +131,9 @@ SURFACES: Mapping[str, Callable[[Place], object]] = {
         schema=pa.schema([("same", pa.int64())]),
         **MODES,
     ),
+    "spark.compute_columns": lambda place: functions.compute_columns(
+        place.spark, place.uri, functions.ComputedColumn("double", pa.int64(), sql="id * 2"), **MODES
+    ),
     "spark.delete": lambda place: functions.delete(place.spark, place.uri, "id = 3", **MODES),
     "spark.update": lambda place: functions.update(place.spark, place.uri, {"text": "'x'"}, "id = 3", **MODES),
     "spark.compact": lambda place: functions.compact(place.spark, place.uri, **MODES),

@@ -60,6 +60,7 @@ class FakeTable(SimpleNamespace):
     """Part of a table that reconciliation reads."""
 
     version: int
+    uri = "/lake/orders.lance"
 
     def at(self, version: int) -> "FakeTable":
         return FakeTable(version=version)

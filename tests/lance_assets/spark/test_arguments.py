@@ -17,7 +17,16 @@ ROWS = pa.table({"id": [1]})
 FRAME_FUNCTIONS = ("append", "overwrite", "upsert", "merge_columns", "nearest_join")
 SESSION_FUNCTIONS = (
     *("read", "read_changes", "count_rows", "aggregate", "delete", "update", "compact"),
-    *("map_columns", "build_index", "optimize_indices", "export", "ingest", "verify_files", "explain_nearest_join"),
+    *(
+        "compute_columns",
+        "map_columns",
+        "build_index",
+        "optimize_indices",
+        "export",
+        "ingest",
+        "verify_files",
+        "explain_nearest_join",
+    ),
 )
 OTHER_FRAMES = [
     (pd.DataFrame({"id": [1]}), "a pandas DataFrame", "spark.createDataFrame(df)"),
@@ -44,7 +53,8 @@ def call(name: str, *arguments: object) -> str:
 
 
 def test_every_function_is_checked() -> None:
-    others = {"CsvFormat", "LanceDataSource", "SparkSettings", "live_session", "open_session", "upsert_batches"}
+    others = {"ComputedColumn", "CsvFormat", "LanceDataSource", "SparkSettings"}
+    others |= {"live_session", "open_session", "upsert_batches"}
     assert {*FRAME_FUNCTIONS, *SESSION_FUNCTIONS, *others} == set(functions.__all__)
 
 
