@@ -10,19 +10,16 @@ Row lineage: the format lets a fragment store row ids and row versions in an ext
 reference implementation writes or reads that. They move into the manifest.
 """
 
+from collections.abc import Collection
+
 from lance_core.datafiles.codec import DataCodec
 from lance_core.datafiles.fragment_reader import count_file_rows, read_deletions
 from lance_core.errors import Corrupt, Unsupported
-from lance_core.format import manifest_file, naming
-from lance_core.format.external_lineage import (
-    IN_COLUMNS,
-    LineageFile,
-    external_lineage_fields,
-    inline_sequences,
-    lineage_files,
-)
+from lance_core.format import naming
+from lance_core.format.external_lineage import LineageFile, inline_sequences, lineage_files
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
+from lance_core.format.manifest_file import LINEAGE_IN_COLUMNS
 from lance_core.limits import LINEAGE_BYTES, LINEAGE_BYTES_TOGETHER
 from lance_core.storage.store import Store
 
@@ -51,14 +48,9 @@ def _deleted_rows(store: Store, fragment: Fragment) -> int:
     return len(vector) if vector else 0
 
 
-def with_lineage(store: Store, manifest: Manifest) -> Manifest:
-    """Return a manifest of a table with stable row ids with all lineage inline; unchanged if none is external."""
-    fields = external_lineage_fields(
-        manifest_file.extract_manifest_message(manifest.encode(), path=manifest.path), path=manifest.path
-    )
-    if not fields:
-        return manifest
-    if not fields.isdisjoint(IN_COLUMNS):
+def with_lineage(store: Store, manifest: Manifest, fields: Collection[str]) -> Manifest:
+    """Return a manifest with all lineage inline; `fields` are those of external lineage that its fragments have."""
+    if not set(fields).isdisjoint(LINEAGE_IN_COLUMNS):
         raise Unsupported(
             f"{manifest.path} stores row ids or row versions as hidden columns of data files; this release cannot "
             "read them"

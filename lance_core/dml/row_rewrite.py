@@ -23,7 +23,7 @@ from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
 from lance_core.format.operations import Update, UpdateMode
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence
 from lance_core.format.schema import Field, TableSchema
 from lance_core.runtime import Runtime
 from lance_core.scan.selection import Offsets

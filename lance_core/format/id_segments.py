@@ -1,7 +1,7 @@
 """Row id segments: encodes and decodes the five wire forms of a segment. The forms are a range, a range with holes, a
 range with a bitmap, a sorted array and an unsorted array.
 
-Start with `decode_segment` and `encode_segment`. `rowids.py` defines what a sequence of segments means.
+Start with `decode_segment` and `encode_segment`. `row_lineage.py` defines what a sequence of segments means.
 """
 
 import numpy as np

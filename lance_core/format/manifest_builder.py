@@ -20,8 +20,7 @@ from lance_core.format.ids import FRAGMENT_ID_MAX, FragmentId, RowId, Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import FILE_FORMAT, Manifest, unassigned_id_error
 from lance_core.format.naming import NamingScheme
-from lance_core.format.row_versions import RowVersions
-from lance_core.format.rowids import RowIdSequence, encode_range
+from lance_core.format.row_lineage import RowIdSequence, RowVersions, encode_range
 from lance_core.format.schema import TableSchema
 
 LIBRARY = "lance-assets"

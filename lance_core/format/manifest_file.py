@@ -14,15 +14,19 @@ the fragments pass through unparsed, which is ten times faster than parsing them
 them as bytes. Code that needs the fragments uses `Manifest.message`.
 
 Lengths and positions are checked against the size of the file before a byte is parsed.
+
+Hardly any table has row ids or row versions outside the manifest, so opening a table should not pay for a check of
+each fragment. Instead, the whole list is parsed as if it were one fragment: a protobuf parser merges repeated
+occurrences, so the merged message has a field if any fragment has it.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from lance_core.errors import Corrupt
 from lance_core.format._pb import table_pb2
@@ -33,6 +37,13 @@ FOOTER = struct.Struct("<qHH4s")
 _LENGTH = struct.Struct("<I")
 _MAJOR, _MINOR = 0, 2
 _FRAGMENTS_FIELD = "fragments"
+LINEAGE_IN_FILES: Mapping[str, str] = {
+    "external_row_ids": "inline_row_ids",
+    "external_created_at_versions": "inline_created_at_versions",
+    "external_last_updated_at_versions": "inline_last_updated_at_versions",
+}
+"""Maps each field for an external sequence to the field that holds the same sequence inline."""
+LINEAGE_IN_COLUMNS = ("column_row_ids", "column_created_at_versions", "column_last_updated_at_versions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +192,38 @@ def _declare_header_type() -> type[table_pb2.Manifest]:
 
 _HEADER_TYPE = _declare_header_type()
 _LAST_FRAGMENT_TYPE = _declare_last_fragment_type()
+
+
+def external_lineage_fields(file: bytes, *, path: str) -> frozenset[str]:
+    """Return the fields of `LINEAGE_IN_FILES` and `LINEAGE_IN_COLUMNS` that at least one fragment has."""
+    try:
+        merged: Message = _MERGED_TYPE.FromString(extract_manifest_message(file, path=path)).fragments  # type: ignore[attr-defined]
+    except DecodeError as error:
+        raise Corrupt("a fragment of the manifest does not parse", path=path, field="fragments") from error
+    return frozenset(name for name in (*LINEAGE_IN_FILES, *LINEAGE_IN_COLUMNS) if merged.HasField(name))
+
+
+def _declare_merged_type() -> type[Message]:
+    """Declare a manifest type with a single fragment that has only these fields, with their real numbers, as bytes."""
+    package = "lance.table.external_lineage"
+    file = descriptor_pb2.FileDescriptorProto(name="lance_core/format/external_lineage", package=package)
+    fragment, manifest = file.message_type.add(name="Fragment"), file.message_type.add(name="Manifest")
+    optional = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
+    for name in (*LINEAGE_IN_FILES, *LINEAGE_IN_COLUMNS):
+        number = table_pb2.DataFragment.DESCRIPTOR.fields_by_name[name].number
+        fragment.field.add(
+            name=name, number=number, label=optional, type=descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
+        )
+    manifest.field.add(
+        name="fragments",
+        number=table_pb2.Manifest.DESCRIPTOR.fields_by_name["fragments"].number,
+        label=optional,
+        type=descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
+        type_name=f".{package}.Fragment",
+    )
+    pool = descriptor_pool.Default()  # type: ignore[no-untyped-call]
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Manifest"))
+
+
+_MERGED_TYPE = _declare_merged_type()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lance_core.errors import Corrupt
 from lance_core.format.id_runs import Counts, Ids, find_overlap, last_ids, remove_positions, sort_by_first_id
 from lance_core.format.ids import FragmentId
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)

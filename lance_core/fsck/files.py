@@ -16,7 +16,7 @@ from lance_core.format.ids import RowId
 from lance_core.format.manifest import Manifest
 from lance_core.format.overlay import overlays_of
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence
 from lance_core.fsck.manifests import OVERWRITE, error, warning
 from lance_core.fsck.report import Finding
 from lance_core.versions.location import Location

@@ -17,8 +17,7 @@ from lance_core.format.ids import FRAGMENT_ID_MAX
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.overlay import overlays_of
-from lance_core.format.row_versions import RowVersions
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence, RowVersions
 from lance_core.format.schema import TableSchema
 from lance_core.fsck.report import Finding, Severity
 

@@ -15,8 +15,7 @@ from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.format.fragment import Fragment
-from lance_core.format.row_versions import RowVersions
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence, RowVersions
 from lance_core.maintenance.compaction_plan import Group, rows_per_fragment
 from lance_core.runtime import Runtime
 from lance_core.scan.executor import scan_fragments

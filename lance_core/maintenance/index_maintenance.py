@@ -22,7 +22,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import ExternalContent, content_of, reuse_entry
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
-from lance_core.format.row_versions import RowVersions
+from lance_core.format.row_lineage import RowVersions
 from lance_core.index import build, verification
 from lance_core.index.build import IndexSpec
 from lance_core.index.coverage import Coverage, SegmentCoverage, combined_coverage, follow_reuse

@@ -17,8 +17,7 @@ from lance_core.errors import Corrupt
 from lance_core.expressions import METADATA_COLUMNS
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
-from lance_core.format.row_versions import RowVersions
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence, RowVersions
 
 ROW_ID, ROW_ADDRESS, ROW_OFFSET = "_rowid", "_rowaddr", "_rowoffset"
 CREATED_AT, LAST_UPDATED_AT = "_row_created_at_version", "_row_last_updated_at_version"

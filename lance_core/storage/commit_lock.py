@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lance_core.storage.descriptors import open_into
-
 _TIMEOUT_SECONDS = 2.0
 _open_descriptors: set[int] = set()
 """Descriptors that hold a lock or wait for one. A forked child that inherited them would keep its parent's locks."""
@@ -48,7 +46,9 @@ def commit_lock(directory: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> I
     is_locked = False
     try:
         try:
-            open_into(owner, directory, os.O_RDONLY | os.O_DIRECTORY)
+            # `LocalStore` opens its files in the same way: a signal handler cannot interrupt `extend`, so that no
+            # descriptor is lost between its opening and its assignment.
+            owner.extend(map(os.open, (directory,), (os.O_RDONLY | os.O_DIRECTORY,)))
         except OSError:
             yield False
             return

@@ -30,9 +30,9 @@ from typing import TypeAlias
 
 from lance_core.errors import NotFound, StorageError
 from lance_core.storage.commit_lock import commit_lock
-from lance_core.storage.descriptors import open_descriptor, open_into
 from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, ReportsLastChange, SupportsCommitLock
 
+_NEW_FILE_MODE = 0o666
 _TEMPORARY = ".tmp"
 _LINKS_UNSUPPORTED = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 _DEFINITELY_NOT_LINKED = (errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOSPC, errno.EROFS)
@@ -112,11 +112,11 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         owner: list[int] = []
         try:
             try:
-                open_into(owner, self._resolve_target(path), flags)
+                _open_into(owner, self._resolve_target(path), flags)
             except OSError as error:
                 if error.errno != errno.ELOOP:
                     raise
-                open_into(owner, self._resolve(path), flags)
+                _open_into(owner, self._resolve(path), flags)
             status = os.fstat(owner[0])
             if not stat.S_ISREG(status.st_mode):
                 raise StorageError(f"could not read {self.root / path}: it is not a regular file")
@@ -351,7 +351,7 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         return temporary
 
     def _write_new_file(self, path: str, data: bytes, *, durable: bool) -> None:
-        with open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+        with _open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
             remaining = memoryview(data)
             while remaining:
                 remaining = remaining[os.write(descriptor, remaining) :]
@@ -436,7 +436,7 @@ def _read_range(descriptor: int, start: int, length: int) -> bytes:
 
 def _fsync(path: Path | str) -> None:
     """Sync a file or a directory, unless an earlier sync of it has failed."""
-    with open_descriptor(path, os.O_RDONLY) as descriptor:
+    with _open_descriptor(path, os.O_RDONLY) as descriptor:
         _check_no_sync_failed(descriptor)
         try:
             os.fsync(descriptor)
@@ -494,3 +494,25 @@ def _details(path: str, status: os.stat_result) -> ObjectDetails:
 
 def _storage_error(action: str, path: Path | str, error: OSError) -> StorageError:
     return StorageError(f"could not {action} {path}: {error.strerror or error}")
+
+
+def _open_into(owner: list[int], path: str | os.PathLike[str], flags: int) -> None:
+    """Open a file or a directory, and append its descriptor to a list, whose owner closes it.
+
+    A signal handler may raise between two instructions of Python, also between the return of `os.open` and the
+    assignment of its result, and then nothing can close the descriptor. So the system call runs inside of
+    `list.extend`, which no handler interrupts.
+    """
+    owner.extend(map(os.open, (path,), (flags,), (_NEW_FILE_MODE,)))
+
+
+@contextmanager
+def _open_descriptor(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
+    """Open a file or a directory for a block of code."""
+    owner: list[int] = []
+    try:
+        _open_into(owner, path, flags)
+        yield owner[0]
+    finally:
+        for descriptor in owner:
+            os.close(descriptor)

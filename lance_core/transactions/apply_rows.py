@@ -20,8 +20,7 @@ from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
 from lance_core.format.manifest_builder import ManifestBuilder
 from lance_core.format.operations import UpdateMode
 from lance_core.format.overlay import known_coverage, overlays_of, with_overlays_of, without_overlaid_fields
-from lance_core.format.row_versions import RowVersions
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence, RowVersions
 from lance_core.format.schema import TableSchema
 from lance_core.transactions import index_coverage
 from lance_core.transactions.index_coverage import LiveFragments

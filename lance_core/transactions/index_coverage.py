@@ -22,7 +22,7 @@ from lance_core.format.fragment_reuse import FragmentReuse, content_of, reuse_en
 from lance_core.format.ids import FragmentId
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
 from lance_core.format.operations import UpdateMode
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence
 from lance_core.format.schema import Field, TableSchema
 
 

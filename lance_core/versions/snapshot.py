@@ -12,7 +12,7 @@ from lance_core.coordination.lru_cache import LruCache
 from lance_core.coordination.single_flight import SingleFlight
 from lance_core.datafiles.manifest_completion import with_counts, with_lineage
 from lance_core.errors import Corrupt, CorruptHead, NotFound, Unsupported
-from lance_core.format import naming
+from lance_core.format import manifest_file, naming
 from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
@@ -230,9 +230,11 @@ def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapsho
     version_location = location.for_manifest(manifest)
     if not manifest.has_writer:
         manifest = with_counts(version_location.store, version_location.codec, manifest)
-    if manifest.has_stable_row_ids:
+    if manifest.has_stable_row_ids and (
+        external := manifest_file.external_lineage_fields(manifest.encode(), path=manifest.path)
+    ):
         try:
-            manifest = with_lineage(version_location.store, manifest)
+            manifest = with_lineage(version_location.store, manifest, external)
         except Unsupported as error:
             raise Unsupported(f"{location.uri}/{error}") from error
     return Snapshot(version_location, manifest, scheme)

@@ -24,7 +24,7 @@ from lance_core.format.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.key_filter import key_filter
 from lance_core.format.operations import MapUpdate, Operation, UpdateMode
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import Runtime
 from lance_core.versions.location import Location

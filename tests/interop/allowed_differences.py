@@ -11,8 +11,7 @@ from lance_core.format import field_ids
 from lance_core.format._pb import table_pb2
 from lance_core.format.config_keys import TABLE_ID
 from lance_core.format.operations import Operation, Overwrite, Restore, Update, UpdateMode
-from lance_core.format.row_versions import RowVersions
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence, RowVersions
 from tests.interop.history_reader import BranchHistory, VersionContent, steps_by_version
 from tests.private_fields import clear_private_fields
 

@@ -27,9 +27,8 @@ from lance_core import Table
 from lance_core.package_version import LIBRARY_VERSION
 from tests.lance_assets.instances import events, instance_in, metadata_values, partitions, run, tags, tick
 
-MODULES_OF_AN_APPEND_MAX = 74
-"""Number of our modules that an append may pass through: each is one more file to read for someone who follows it.
-Four of them encode the row ids and row versions that new tables of `lance_table` have."""
+MODULES_OF_AN_APPEND_MAX = 70
+"""Number of our modules that an append may pass through: each is one more file to read for someone who follows it."""
 CANARY = "canary-81c4"
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-04")
 

@@ -33,8 +33,7 @@ from lance_core.format.operations import (
     Update,
     UpdateConfig,
 )
-from lance_core.format.row_versions import RowVersions
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence, RowVersions
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.fsck import manifests as fsck

@@ -13,7 +13,7 @@ import pytest
 from lance_core import Corrupt, LanceError, Table, Unsupported
 from lance_core.format import manifest_file
 from lance_core.format._pb import table_pb2
-from lance_core.format.external_lineage import IN_COLUMNS, IN_FILES, external_lineage_fields
+from lance_core.format.manifest_file import LINEAGE_IN_COLUMNS, LINEAGE_IN_FILES, external_lineage_fields
 from lance_core.limits import LINEAGE_BYTES
 
 LINEAGE = ["_row_created_at_version", "_row_last_updated_at_version"]
@@ -47,7 +47,7 @@ def move_lineage_out(table: Table) -> Table:
 
     def change(message: table_pb2.Manifest) -> None:
         for fragment in message.fragments:
-            for external, inline in IN_FILES.items():
+            for external, inline in LINEAGE_IN_FILES.items():
                 sequence = getattr(fragment, inline)
                 file = getattr(fragment, external)
                 file.path, file.offset, file.size = FILE, len(data), len(sequence)
@@ -70,9 +70,7 @@ def read_lineage(table: Table) -> list[dict]:
 def test_external_lineage_is_read(table: Table) -> None:
     before = read_lineage(table)
     external = move_lineage_out(table)
-    assert external_lineage_fields(
-        manifest_file.extract_manifest_message(external.manifest.encode(), path="m"), path="m"
-    ) == set(IN_FILES)
+    assert external_lineage_fields(external.manifest.encode(), path="m") == set(LINEAGE_IN_FILES)
     assert read_lineage(external) == before
     assert external.take([before[0]["_rowid"]], ["id"], by="row_id")["id"].to_pylist() == [1]
     assert external.fsck().is_sound
@@ -92,9 +90,7 @@ def test_later_versions_store_the_lineage_inline(operation: str, table: Table, t
     }
     changes[operation](move_lineage_out(table))
     after = Table.open(table.uri, durable=False)
-    assert not external_lineage_fields(
-        manifest_file.extract_manifest_message(after.manifest.encode(), path="m"), path="m"
-    )
+    assert not external_lineage_fields(after.manifest.encode(), path="m")
     for row in read_lineage(after):
         if row["id"] in (2, 4):
             assert row == before[row["id"]]
@@ -148,7 +144,7 @@ def test_a_missing_file_is_named(table: Table) -> None:
         external.refresh()
 
 
-@pytest.mark.parametrize("field", IN_COLUMNS)
+@pytest.mark.parametrize("field", LINEAGE_IN_COLUMNS)
 def test_hidden_columns_are_refused(field: str, table: Table) -> None:
     """A hidden column is not treated as absent, which would date every row back to version 1."""
 

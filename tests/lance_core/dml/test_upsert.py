@@ -16,7 +16,7 @@ from lance_core.datafiles.inputs import as_input
 from lance_core.dml.upsert import JoinCache, UpsertRules, upsert
 from lance_core.errors import SchemaMismatch
 from lance_core.format.operations import Update, UpdateMode
-from lance_core.format.row_versions import RowVersions
+from lance_core.format.row_lineage import RowVersions
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest

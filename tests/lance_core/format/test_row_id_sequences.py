@@ -20,7 +20,7 @@ from lance_core.format.ids import FragmentId, RowId, Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import manifest_path
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence
 
 HIGHEST = 2**64 - 1
 MESSAGE = rowids_pb2.RowIdSequence

@@ -17,7 +17,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import manifest_path
-from lance_core.format.row_versions import RowVersions
+from lance_core.format.row_lineage import RowVersions
 
 HIGHEST = 2**64 - 1
 MESSAGE = rowids_pb2.RowDatasetVersionSequence

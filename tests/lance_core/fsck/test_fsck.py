@@ -17,8 +17,7 @@ from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.naming import manifest_path
-from lance_core.format.row_versions import RowVersions
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence, RowVersions
 from lance_core.fsck import Severity
 from lance_core.operations import Append
 from tests.lance_core.in_memory_table import clean_up

@@ -12,8 +12,8 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.fragment_reuse import FragmentReuse, FragmentRewrite
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
+from lance_core.format.row_lineage import RowIdSequence
 from lance_core.format.row_sets import RowSet
-from lance_core.format.rowids import RowIdSequence
 from lance_core.index.row_remap import (
     CompactionLog,
     FollowCompactions,

@@ -27,7 +27,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import MapUpdate, Operation
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.versions.snapshot import Snapshot, load_latest

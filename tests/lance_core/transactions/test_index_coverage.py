@@ -13,7 +13,7 @@ from lance_core.format.fragment_reuse import FragmentReuse, FragmentRewrite
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex, Rewrite, RewriteGroup, Update, UpdateMode
-from lance_core.format.rowids import RowIdSequence
+from lance_core.format.row_lineage import RowIdSequence
 from lance_core.format.schema import TableSchema
 from lance_core.format.transaction import Transaction
 from lance_core.transactions.committed_transaction import CommittedTransaction
