@@ -167,7 +167,7 @@ class TableDataset(pads.UnionDataset):  # type: ignore[misc]  # pyarrow has no t
 
 
 def _unreadable_dataset(schema: pa.Schema, uri: str) -> pads.Dataset:
-    """Return a dataset whose only file does not exist. Its path appears in the error of whoever reads it."""
+    """Return a dataset whose only file does not exist. Its path appears in the errors of reads."""
     path = f"/(Arrow itself cannot read the Lance table {uri}: pass scanner().to_reader() or to_table())"
     files, file_format = LocalFileSystem(), pads.IpcFileFormat()
     return pads.FileSystemDataset([file_format.make_fragment(path, files)], schema, file_format, files)
