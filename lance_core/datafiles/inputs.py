@@ -85,7 +85,7 @@ def as_input(data: Rows | DeclaredSchema, columns: pa.Schema | None = None) -> I
     if isinstance(data, pa.Schema) or is_declaration(data):
         return InputRows(declared_schema(cast("DeclaredSchema", data)), iter(()))
     if isinstance(data, pa.RecordBatch):
-        return InputRows(data.schema, iter((data,)), data.nbytes)
+        return InputRows(data.schema, iter((data,)), _bytes_of(data))
     if isinstance(data, pa.Table):
         return _input_of_table(data)
     if isinstance(data, pa.RecordBatchReader):
@@ -154,7 +154,16 @@ def _each_of(kind: type, items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _input_of_table(table: pa.Table) -> InputRows:
-    return InputRows(table.schema, iter(table.to_batches()), table.nbytes)
+    return InputRows(table.schema, iter(table.to_batches()), _bytes_of(table))
+
+
+def _bytes_of(rows: pa.Table | pa.RecordBatch) -> int:
+    """Return the size of rows in memory; with views, which Arrow 21 does not measure, that of their
+    whole buffers."""
+    try:
+        return int(rows.nbytes)
+    except pa.ArrowTypeError:
+        return int(rows.get_total_buffer_size())
 
 
 def _input_of_stream(data: SupportsArrowStream, columns: pa.Schema | None) -> InputRows:
