@@ -38,8 +38,8 @@ class SparkComputedColumn(Write):
 
     `fn` receives Arrow batches of `inputs` in the workers, and returns one value for each row: an array of Arrow or
     numpy (with two dimensions for vectors), a series, or a tensor of PyTorch. `setup` is given instead of `fn` if a
-    model has to be loaded: it returns the function, and is called once in each worker. `on_error` says what becomes of
-    a row for which the function raises: "fail" ends the run, "null" stores null, and "skip" leaves the row for the next
+    model has to be loaded: it returns the function, and is called once in each worker. `on_error` is the policy for a
+    row for which the function raises: "fail" ends the run, "null" stores null, and "skip" leaves the row for the next
     run. `rows_max` and `minutes_max` bound a run; the next one continues.
 
     `name` is the name of the asset; the default is `<table>_<column>`.

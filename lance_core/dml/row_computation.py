@@ -1,7 +1,7 @@
 """Row computation: calls the function of a computed column for rows, and applies its policy for rows that fail.
 
 A batch for which the function raises is divided until the rows that fail are alone, so that the others keep the speed
-of batches. The function of `setup=` is made once in a process. Start with `compute_rows`.
+of batches. The function of `setup=` is made once for a job in each process. Start with `compute_rows`.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _functions: dict[str, Function] = {}
 
 @dataclass(frozen=True, slots=True)
 class ComputedRows:
-    """Values of the rows of a batch for which there are any."""
+    """Values of those rows of a batch that have one."""
 
     positions: npt.NDArray[np.int64]
     """Positions in the batch, in ascending order."""

@@ -62,7 +62,7 @@ ERRORS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds of one run. A run may exceed the number of rows by a batch for each worker."""
+    """Bounds of one run. A run may exceed the number of rows by one for each worker."""
 
     rows_max: int | None = None
     seconds_max: float | None = None
@@ -237,9 +237,9 @@ def declare(table: TableRef, column: ComputedColumn, options: WriteOptions) -> D
         changes = {column.name: {DECLARATION_KEY: declared[0].encode()}}
         return settings.set_field_metadata(base, changes, replace=False)
 
-    quiet = WriteOptions(properties=options.properties, retries=options.retries)
-    run_change(table, quiet, "declare_computed_column", add, operation=Merge.name)
-    run_change(table, quiet, "declare_computed_column", describe, operation="UpdateConfig")
+    without_intent = WriteOptions(properties=options.properties, retries=options.retries)
+    run_change(table, without_intent, "declare_computed_column", add, operation=Merge.name)
+    run_change(table, without_intent, "declare_computed_column", describe, operation="UpdateConfig")
     return declared[0]
 
 
@@ -255,7 +255,7 @@ class _FillRun:
     started: float
     filled: dict[int, FilledFragment] = field(default_factory=dict)
     results: dict[int, _FragmentResult] = field(default_factory=dict)
-    """Numbers of each fragment, of those that are not filled too."""
+    """Numbers of each fragment, including those that the run did not reach."""
     job: str = field(default_factory=lambda: str(uuid.uuid4()))
     directory: str = ""
     """Directory of the records of filled fragments; empty before the first plan."""
