@@ -19,18 +19,18 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from tests.documentation import README_PAGE, complete_blocks, run_python
 from tests.environments.virtual_environments import (
     ENVIRONMENTS,
-    LOCK,
     LOWEST_PYTHON,
     ROOT,
     create,
     fast_tests,
+    install_over_lock,
     report,
     resolve,
     run_tests,
@@ -64,7 +64,7 @@ def check_lowest() -> bool:
 
 def check_core() -> bool:
     return run_tests(
-        _install_over_lock("core", lowest_versions().values()), [*fast_tests(), *_CODEC_TESTS], *_without_oracle()
+        install_over_lock("core", *lowest_versions().values()), [*fast_tests(), *_CODEC_TESTS], *_without_oracle()
     )
 
 
@@ -74,16 +74,7 @@ def check_newest() -> bool:
 
 
 def check_pylance(release: str) -> bool:
-    return run_tests(
-        _install_over_lock(f"pylance-{release}", [f"pylance=={release}.*"]), _CODEC_TESTS, *_without_oracle()
-    )
-
-
-def _install_over_lock(name: str, versions: Iterable[str]) -> Path:
-    """Return the interpreter of an environment with these versions and otherwise the locked packages."""
-    interpreter = create(name, LOWEST_PYTHON, LOCK)
-    run_uv("pip", "install", "--quiet", "--python", str(interpreter), *versions)
-    return interpreter
+    return run_tests(install_over_lock(f"pylance-{release}", f"pylance=={release}.*"), _CODEC_TESTS, *_without_oracle())
 
 
 def check_fresh() -> bool:

@@ -18,11 +18,18 @@ LOWEST_PYTHON = "3.11"
 
 def create(name: str, python: str, requirements: Path) -> Path:
     """Return the interpreter of a new environment that has exactly these requirements. uv finds the Python of this
-    version on the path, or downloads it."""
+    version on the path or among the versions of pyenv, or downloads it."""
     directory = ENVIRONMENTS / name
     run_uv("venv", "--quiet", "--clear", "--seed", "--python", python, str(directory))
     interpreter = directory / "bin" / "python"
     run_uv("pip", "install", "--quiet", "--python", str(interpreter), "--requirements", str(requirements))
+    return interpreter
+
+
+def install_over_lock(name: str, *arguments: str) -> Path:
+    """Return the interpreter of a new environment with the locked packages, over which these are installed."""
+    interpreter = create(name, LOWEST_PYTHON, LOCK)
+    run_uv("pip", "install", "--quiet", "--python", str(interpreter), *arguments)
     return interpreter
 
 
@@ -40,7 +47,14 @@ def resolve(name: str, *options: str, overrides: Iterable[str] = ()) -> Path:
 
 
 def run_uv(*arguments: str) -> None:
-    subprocess.run([UV, *arguments], check=True)
+    search_path = os.pathsep.join([os.environ["PATH"], *map(str, _pyenv_directories())])
+    subprocess.run([UV, *arguments], check=True, env={**os.environ, "PATH": search_path})
+
+
+def _pyenv_directories() -> list[Path]:
+    """Return the directories of pyenv's interpreters, which are on the path only as shims of one chosen version."""
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    return sorted(root.glob("versions/*/bin"))
 
 
 def run_tests(
