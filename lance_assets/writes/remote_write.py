@@ -99,6 +99,7 @@ class RemoteWrite(Write):
         launch = self.launch
         if callable(launch):
             launch = launch(ctx, **accepted_values(launch, self.context_arguments, ctx.input_values))
+        _expect_first_message(client)
         launched_at = time()
         try:
             invocation = client.run(
@@ -188,6 +189,17 @@ class RemoteWrite(Write):
             attempts=max(1, reported["attempts"]),
             rebased_over=tuple(reported["rebased_over"]),
         )
+
+
+def _expect_first_message(client: _Client) -> None:
+    """Reset the message counter of the client's reader.
+
+    A reader of messages in a bucket counts on after a launch, but each launch has messages of its own from number 1:
+    the second launch of one process, by a retry or for the next partition, would lose them all.
+    """
+    reader = getattr(client, "message_reader", None)
+    if isinstance(reader, dg.PipesBlobStoreMessageReader):
+        reader.counter = 1
 
 
 def _with_description(result: dg.AssetCheckResult) -> dg.AssetCheckResult:

@@ -2,6 +2,7 @@
 
     python -m tests.lance_assets.remote_script commit|unchanged|...
 
+With the variable `MESSAGES_IN_FILES` it sends messages as numbered files, as jobs with a bucket or a volume do.
 `test_remote_writes.py` hides Dagster from it, as remote machines have none.
 """
 
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
+from dagster_pipes import PipesUnityCatalogVolumesMessageWriter
 
 from lance_assets.pipes import PipesWrite, RemoteAudit, open_remote_write
 from lance_core import Committed, RetryableConflict, Table
@@ -94,5 +96,6 @@ SCENES: Mapping[str, Callable[[PipesWrite], None]] = {
 }
 
 if __name__ == "__main__":
-    with open_remote_write() as write:
+    numbered = PipesUnityCatalogVolumesMessageWriter(interval=0) if os.environ.get("MESSAGES_IN_FILES") else None
+    with open_remote_write(message_writer=numbered) as write:
         SCENES[sys.argv[1]](write)

@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +41,40 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 class Launches(dg.PipesSubprocessClient):
     """Client that stores what it passes on. Its processes cannot import Dagster."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, reader: "FolderReader | None" = None) -> None:
         hidden = folder / "hidden"
         hidden.mkdir(exist_ok=True)
         (hidden / "dagster.py").write_text("raise ModuleNotFoundError('there is no Dagster on a remote machine')")
-        super().__init__(env={"PYTHONPATH": f"{hidden}:{PROJECT}"}, cwd=str(PROJECT))
+        environment = {"PYTHONPATH": f"{hidden}:{PROJECT}", **({"MESSAGES_IN_FILES": "yes"} if reader else {})}
+        super().__init__(env=environment, cwd=str(PROJECT), message_reader=reader)
         self.extras: list[Mapping[str, Any]] = []
 
     def run(self, **arguments: Any) -> dg.PipesClientCompletedInvocation:
         self.extras.append(arguments["extras"])
         return super().run(**arguments)
+
+
+class FolderReader(dg.PipesBlobStoreMessageReader):
+    """Reader of messages in numbered files, of which each launch has its own, as in a bucket."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(interval=0.1)
+        self.folder = folder
+
+    @contextmanager
+    def get_params(self) -> Iterator[dict[str, Any]]:
+        with tempfile.TemporaryDirectory(dir=self.folder) as path:
+            yield {"path": path}
+
+    def download_messages_chunk(self, index: int, params: Mapping[str, Any]) -> str | None:
+        file = Path(params["path"], f"{index}.json")
+        return file.read_text() or None if file.exists() else None
+
+    def messages_are_readable(self, params: Mapping[str, Any]) -> bool:
+        return True
+
+    def no_messages_debug_text(self) -> str:
+        return "no messages in numbered files"
 
 
 def scene(ctx: WriteContext) -> Mapping[str, object]:
@@ -120,7 +146,8 @@ def test_a_backfill_launches_a_process_for_each_partition(
     table = declare(tmp_path, partitions=DAYS, backfill_policy=dg.BackfillPolicy.single_run())
     days = ["2026-01-01", "2026-01-02"]
     ends = {"dagster/asset_partition_range_start": days[0], "dagster/asset_partition_range_end": days[1]}
-    done, client = run(table, instance, "commit", tags=ends)
+    launches = Launches(tmp_path, FolderReader(tmp_path))
+    done, client = run(table, instance, "commit", tags=ends, client=launches)
     assert done.success, failure_of(done)
     assert len(client.extras) == 2
     assert set(Table.open(table.uri).to_table()["day"].to_pylist()) == set(days)
