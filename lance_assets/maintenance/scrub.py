@@ -18,6 +18,7 @@ from lance_assets.maintenance.policy import check_cron
 from lance_assets.resources.spark import SPARK_RESOURCE_KEY, session_of
 from lance_assets.spark import verify_files
 from lance_core import InvalidInput, NotFound
+from lance_core.progress import log_reports
 from lance_core.tasks.verification import Report
 
 CHECK_NAME = "files_are_intact"
@@ -100,6 +101,7 @@ def _verify_share(context: dg.AssetExecutionContext, ledger: Ledger, scrub: Scru
             branch=access["branch"],
             storage_options=access["storage_options"],
             manifest_store=access["manifest_store"],
+            progress=log_reports(context.log.info),
         )
     except NotFound as error:
         context.log.info(f"{ledger.label}: nothing to verify: {error}")

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark.arguments import check_session_call
 from lance_assets.spark.jobs import SparkRunner
+from lance_core.progress import ProgressArgument, reporting
 from lance_core.tasks import verification
 from lance_core.tasks.scan.read import ManifestStore, VersionRef
 
@@ -25,16 +26,19 @@ def verify_files(
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
     bases: Sequence[str] = (),
+    progress: ProgressArgument = False,
 ) -> verification.Report:
     """Read every data, deletion and index file of the newest version, or of all versions, and compare it with its
     recorded checksum. A file without one is decoded in a process of its own. Each damaged or missing file is a finding
     of the report. Nothing is written.
 
     A `share` below 1 verifies a part of the files: with `share=1/30` and the number of the day as `turn`, every file is
-    verified once in thirty days.
+    verified once in thirty days. `progress=True` shows a bar or writes to the log, by stage; a function receives each
+    report.
 
         verify_files(spark, "s3://lake/orders.lance", share=1/30, turn=date.today().toordinal()).errors
     """
     check_session_call("verify_files", spark, uri, storage_options, manifest_store)
     base = VersionRef(uri, None, None, branch, storage_options, manifest_store, tuple(bases)).snapshot()
-    return verification.verify_files(base, runner=SparkRunner(spark), versions=versions, share=share, turn=turn)
+    with reporting(progress, "verify_files"):
+        return verification.verify_files(base, runner=SparkRunner(spark), versions=versions, share=share, turn=turn)

@@ -82,6 +82,7 @@ class Upkeep(TableBase):
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
+        progress: ProgressArgument = False,
     ) -> Committed:
         """Record the checksums of files that have none, because another engine or an older release wrote or committed
         them. Checksums that older versions record are copied; other files are read, and none is rewritten. If all
@@ -92,12 +93,13 @@ class Upkeep(TableBase):
         >>> table.record_checksums().version == table.version  # every file has one
         True
         """
-        return self._write(
-            "record_checksums",
-            lambda base: UpdateConfig(checksums=missing) if (missing := find_missing_checksums(base)) else None,
-            WriteOptions(intent, properties, retries),
-            operation=UpdateConfig.name,
-        )
+        with reporting(progress, "record_checksums"):
+            return self._write(
+                "record_checksums",
+                lambda base: UpdateConfig(checksums=missing) if (missing := find_missing_checksums(base)) else None,
+                WriteOptions(intent, properties, retries),
+                operation=UpdateConfig.name,
+            )
 
     def cleanup(
         self,

@@ -15,6 +15,7 @@ from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.overlay import overlays_of
+from lance_core.progress import track
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at
 
@@ -129,7 +130,9 @@ def find_missing_checksums(base: Snapshot) -> Mapping[str, FileChecksum]:
                 files.add(load_at(base.location, version))
     without_checksum = [file for file in files if file.path in missing]
     with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip((file.path for file in without_checksum), pool.map(_compute, without_checksum), strict=True))
+        computed = pool.map(_compute, without_checksum)
+        files_in_order = track(without_checksum, "hash files", "files")
+        return {file.path: checksum for file, checksum in zip(files_in_order, computed, strict=True)}
 
 
 def _compute(file: RecordedFile) -> FileChecksum:

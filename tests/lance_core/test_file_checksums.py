@@ -211,7 +211,11 @@ def test_missing_checksums_are_recorded_on_request(tmp_path: Path) -> None:
     files = {path: path.stat() for path in Path(uri, "data").iterdir()}
     (finding,) = [finding for finding in table.fsck(data=True).findings if finding.rule == "no_checksum"]
     assert finding.automatic_repair is not None
-    committed = table.record_checksums()
+    reports: list[str] = []
+    committed = table.record_checksums(progress=lambda state: reports.append(str(state)))
+    count = len(list(recorded_checksums(committed.table.manifest)))
+    assert reports[0] == f"record_checksums: hash files: 0 of {count} files (0%)"
+    assert reports[-1] == f"record_checksums: hash files: {count} of {count} files (100%)"
     assert (committed.version, committed.rows_added, committed.files) == (table.version + 1, 0, 0)
     assert {path: path.stat() for path in Path(uri, "data").iterdir()} == files
     for path, checksum in recorded_checksums(committed.table.manifest):
