@@ -32,8 +32,8 @@ INSTALL_LOG := .tools/install.log
 # Classes of Spark for the Java of the tests, which halve its start.
 SPARK_CLASSES := .tools/spark-classes.jsa
 
-.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs spark-matrix pythons bounds torch notebooks \
-	damage fuzz-files golden fleets interop check fmt bench bench-smoke protos lock wheel clean
+.PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs spark-matrix pythons bounds platforms torch \
+	notebooks damage fuzz-files golden fleets interop check fmt bench bench-smoke protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -88,6 +88,9 @@ pythons: $(STAMP) $(UV) ## run the fast tests with each release of Python (ARGS=
 
 bounds: $(STAMP) $(UV) ## run tests with the lowest and the newest dependencies, and a fresh installation (ARGS="lowest" for one)
 	@FAST_TESTS='$(FAST_TESTS)' $(PYTHON) -m tests.environments.bounds $(ARGS)
+
+platforms: $(STAMP) $(UV) ## try the recipes of docs/platforms.md with the client libraries of the platforms (3 min)
+	@$(PYTHON) -m tests.environments.platforms
 
 notebooks: $(STAMP) $(SPARK_CLASSES) ## execute the notebooks of all examples, and compare their outputs with the stored ones (2 min)
 	@NOTEBOOKS=all $(PYTHON) -m pytest -n0 tests/test_notebooks.py $(ARGS)

@@ -1,7 +1,8 @@
 """Spark application of the deployment examples: appends the orders of a day as a remote write of Dagster.
 
-It runs wherever a Spark driver runs, and needs lance-assets with its extras `pipes` and `spark`. With the argument
-`s3` it exchanges parameters and messages with Dagster through the bucket that Dagster chose.
+It runs wherever a Spark driver runs, and needs lance-assets with its extras `pipes` and `spark`. It exchanges
+parameters and messages with Dagster through files, or, with an argument, through the bucket (`s3`, `gcs`) or the volume
+of Unity Catalog (`volumes`) that Dagster chose.
 """
 
 import sys
@@ -15,14 +16,27 @@ ORDERS = 1_000
 
 
 def channels(kind: str) -> dict[str, Any]:
-    """Return the channels of Dagster Pipes: files and the environment, or objects of a bucket."""
-    if kind != "s3":
-        return {}
-    import boto3
-    from dagster_pipes import PipesS3ContextLoader, PipesS3MessageWriter
+    """Return the channels of Dagster Pipes: files and the environment, objects of a bucket, or files of a volume."""
+    if kind == "s3":
+        import boto3
+        from dagster_pipes import PipesS3ContextLoader, PipesS3MessageWriter
 
-    client = boto3.client("s3")
-    return {"context_loader": PipesS3ContextLoader(client), "message_writer": PipesS3MessageWriter(client)}
+        s3 = boto3.client("s3")
+        return {"context_loader": PipesS3ContextLoader(s3), "message_writer": PipesS3MessageWriter(s3)}
+    if kind == "gcs":
+        from dagster_pipes import PipesGCSContextLoader, PipesGCSMessageWriter
+        from google.cloud import storage
+
+        gcs = storage.Client()
+        return {"context_loader": PipesGCSContextLoader(gcs), "message_writer": PipesGCSMessageWriter(gcs)}
+    if kind == "volumes":
+        from dagster_pipes import PipesUnityCatalogVolumesContextLoader, PipesUnityCatalogVolumesMessageWriter
+
+        return {
+            "context_loader": PipesUnityCatalogVolumesContextLoader(),
+            "message_writer": PipesUnityCatalogVolumesMessageWriter(),
+        }
+    return {}
 
 
 def not_empty(table: Table, parent: Table | None) -> str | None:

@@ -23,10 +23,12 @@ sys.dont_write_bytecode = False
 collect_ignore = [
     *([] if os.environ.get("UI_TESTS") else ["ui"]),
     *([] if os.environ.get("TORCH_TESTS") else ["torch"]),
+    *([] if os.environ.get("PLATFORM_TESTS") else ["platforms"]),
     *([] if os.environ.get("PROOFS") == "all" else ["lance_assets/test_deployment.py"]),
 ]
-"""The UI tests need a browser and run with `make test-ui`, those of PyTorch its package with `make torch`;
-those of a deployment run with `make dagster-proofs`."""
+"""The UI tests need a browser and run with `make test-ui`, those of PyTorch its package with `make torch`,
+those of the platforms their client libraries with `make platforms`; those of a deployment run with
+`make dagster-proofs`."""
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> FileGroupScheduling | None:

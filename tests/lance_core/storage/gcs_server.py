@@ -117,6 +117,9 @@ class Handler(BaseHTTPRequestHandler):
         match url.path.split("/")[1:]:
             case ["storage", "v1", "b", bucket, "o"]:
                 self._list_json(unquote(bucket), query)
+            case ["storage", "v1", "b", bucket]:
+                exists = unquote(bucket) in self.gcs.buckets
+                self._answer(*((200, json.dumps({"name": unquote(bucket)}).encode()) if exists else NO_BUCKET))
             case ["storage" | "download", *_, "b", bucket, "o", name]:
                 self._get(unquote(bucket), unquote(name), query, data=query.get("alt") == "media")
             case [bucket] | [bucket, ""]:
@@ -251,10 +254,12 @@ def range_response(data: bytes, byte_range: str | None, headers: dict[str, str])
 
 
 def split_multipart(headers: Message, body: bytes) -> tuple[bytes, bytes]:
-    """Return the metadata and the data of a multipart/related body."""
+    """Return the metadata and the data of a multipart/related body, whose lines end as the client chose."""
     boundary = b"--" + headers.get_param("boundary").strip("'\"").encode()  # type: ignore[union-attr]
     metadata, data = body.split(boundary)[1:3]
-    return metadata.partition(b"\n\n")[2].strip(), data.partition(b"\n\n")[2].removesuffix(b"\n")
+    line_end = b"\r\n" if metadata.startswith(b"\r\n") else b"\n"
+    metadata, data = (part.partition(2 * line_end)[2] for part in (metadata, data))
+    return metadata.strip(), data.removesuffix(line_end)
 
 
 def create_server(gcs: GcsEmulator) -> ThreadingHTTPServer:
