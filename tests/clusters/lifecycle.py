@@ -304,7 +304,14 @@ def check_stream_upsert(tables: TablePair) -> None:
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
     )
-    query.start().awaitTermination()
+    try:
+        started = query.start()
+    except PySparkException as error:
+        # The server of Spark Connect gives a Python worker ten seconds to start, which a busy machine may exceed.
+        if "failed to connect back" not in str(error):
+            raise
+        started = query.start()
+    started.awaitTermination()
     found = Table.open(copy, storage_options=tables.options)
     assert found.count_rows() == tables.reference_table().count_rows()
     assert found.versions()[-1].operation == "Update"

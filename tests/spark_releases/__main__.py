@@ -2,9 +2,11 @@
 
     python -m tests.spark_releases              all releases
     python -m tests.spark_releases 3.5          one release again
+    python -m tests.spark_releases 3.5 connect  one part of it: local, connect, speed, standalone or demo
+    python -m tests.spark_releases 3.5 local index verify      steps by their first word, if they need no others
 
 The last results of each release are stored below `.tools/spark/`. When all releases with results have passed, the
-command writes the page `DOCUMENT` in docs. Releases without results keep the column that the page has.
+command writes the page `DOCUMENT` in docs. Without a result, a step keeps its cell of the page.
 """
 
 import json
@@ -16,7 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.spark_releases.environments import ENVIRONMENTS, RELEASES, ROOT, install_release
+from tests.spark_releases.steps import DEMO, SPEED
 
+RUN = "run"
 DOCUMENT = ROOT / "docs" / "spark-releases.md"
 INTRODUCTION = """\
 # Releases of Spark
@@ -35,9 +39,14 @@ into nothing. They include the start and the end of a job.
 """
 
 
-def main(releases: Sequence[str]) -> int:
-    for release in releases or RELEASES:
-        _results_of(release).write_text(json.dumps(_run_release(release)))
+def main(arguments: Sequence[str]) -> int:
+    names = [each for each in arguments if each not in RELEASES]
+    for release in [each for each in arguments if each in RELEASES] or RELEASES:
+        lines = _run_release(release, names)
+        if names:
+            stored = json.loads(_results_of(release).read_text()) if _results_of(release).exists() else []
+            lines = _replace_steps(stored, lines)
+        _results_of(release).write_text(json.dumps(lines))
     results = {release: _load(_results_of(release)) for release in RELEASES if _results_of(release).exists()}
     table = _format_table(results, _documented_cells())
     print(table)
@@ -64,11 +73,18 @@ def _load(path: Path) -> _Lines:
     return {(line["place"], line["step"]): line for line in json.loads(path.read_text())}
 
 
-def _run_release(release: str) -> list[Mapping[str, object]]:
+def _replace_steps(stored: Sequence[Mapping[str, object]], new: Sequence[Mapping[str, object]]) -> list:
+    """Return stored lines, with the new line of each step that ran again."""
+    ran = {(line["place"], line["step"]): line for line in new}
+    kept = [ran.pop((line["place"], line["step"]), line) for line in stored if line["place"] != RUN]
+    return [*kept, *ran.values()]
+
+
+def _run_release(release: str, names: Sequence[str]) -> list[Mapping[str, object]]:
     python = install_release(release)
     with tempfile.TemporaryDirectory(prefix="spark-matrix-") as directory:
         process = subprocess.Popen(
-            [python, "-m", "tests.spark_releases.steps", str(Path(directory) / "tables")],
+            [python, "-m", "tests.spark_releases.steps", str(Path(directory) / "tables"), *names],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
@@ -81,7 +97,7 @@ def _run_release(release: str) -> list[Mapping[str, object]]:
             lines.append(json.loads(text))
         if process.wait():
             error = f"the steps ended with exit code {process.returncode}"
-            lines.append({"place": "run", "step": "run", "error": error, "seconds": 0})
+            lines.append({"place": RUN, "step": RUN, "error": error, "seconds": 0})
         return lines
 
 
@@ -107,16 +123,21 @@ def _format_table(results: Mapping[str, _Lines], documented: Mapping[tuple[str, 
     places = list(dict.fromkeys(place for place, _step in rows))
     text = f"| place | step | {' | '.join(RELEASES)} |\n|---|---|{'---|' * len(RELEASES)}\n"
     for place, step in sorted(rows, key=lambda row: places.index(row[0])):
-        is_new = not any(documented.get((release, place, step)) for release in RELEASES if release not in results)
+        is_new = not any(documented.get((release, place, step)) for release in RELEASES)
         cells = []
         for release in RELEASES:
-            if release in results:
-                lines = {(at, _title(name)): line for (at, name), line in results[release].items()}
+            lines = {(at, _title(name)): line for (at, name), line in results.get(release, {}).items()}
+            if (place, step) in lines or _is_whole(lines):
                 cells.append(_format_cell(lines.get((place, step))))
             else:
                 cells.append(documented.get((release, place, step), "not run" if is_new else ""))
         text += f"| {place} | {step} | {' | '.join(cells)} |\n"
     return text
+
+
+def _is_whole(lines: _Lines) -> bool:
+    """Return whether all parts ran, so that a step without a line is one that the release does not have."""
+    return {"local", SPEED, DEMO} <= {place for place, _step in lines}
 
 
 def _title(step: str) -> str:

@@ -1,9 +1,10 @@
 """Steps of the Spark matrix: the operations that run with a release of Spark, in the environment of that release.
 
-    python -m tests.spark_releases.steps DIRECTORY      prints one line of JSON for each step
+    python -m tests.spark_releases.steps DIRECTORY [NAME ...]      prints one line of JSON for each step
 
-A step runs in one place: `local` (executors are threads of the driver), `connect` (a Spark Connect server) or
-`standalone` (executor processes, of which one is killed).
+Names of `PARTS` select parts, and others select steps by their first word; without any, everything runs. A step runs in
+one place: `local` (executors are threads of the driver), `connect` (a Spark Connect server) or `standalone` (executor
+processes, of which one is killed).
 """
 
 import json
@@ -24,27 +25,38 @@ from tests.clusters.driver import Driver, start_driver
 from tests.spark_releases import driver_functions, table_steps
 
 PLACES = ("local", "connect")
+PARTS = (*PLACES, "speed", "standalone", "demo")
 KILLED = ("append", "upsert", "delete", "merge_columns", "build_index")
 PYLANCE, KILL, DEMO = "pylance reads the table", "killed executor", "Dagster demo"
 SPEED = "rows per second"
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, *names: str) -> None:
+    parts = [name for name in names if name in PARTS] or PARTS
+    words = [name for name in names if name not in PARTS]
     for place in PLACES:
-        if place == "connect" and not _has_connect_server():
+        if place not in parts or (place == "connect" and not _has_connect_server()):
             continue
         with DEPLOYMENTS[place]() as address, start_driver(address) as driver:
             for step, run in _lifecycle_steps(driver, directory / place):
-                _report(place, step, run)
-            if place == PLACES[0]:
-                _report_speeds(driver, directory / place)
+                if not words or step.split()[0] in words:
+                    _report(place, step, run)
+    if "speed" in parts:
+        with DEPLOYMENTS["local"]() as address, start_driver(address) as driver:
+            _report_speeds(driver, directory / "speed")
+    if "standalone" in parts:
+        _report_killed_executors(directory)
+    if "demo" in parts:
+        _report(DEMO, DEMO, partial(_run_demo, directory / "demo"))
+
+
+def _report_killed_executors(directory: Path) -> None:
     with DEPLOYMENTS["standalone"]() as address, start_driver(address) as driver:
         for verb in KILLED:
             leaves = None if verb in faults.TIDY else True
             tables = {"uri": str(directory / f"killed-{verb}"), "marker": str(directory / f"{verb}.mark")}
             kill = partial(driver.call, faults.run_verb_with_fault, verb=verb, how="kill", leaves=leaves, **tables)
             _report(KILL, verb, kill)
-    _report(DEMO, DEMO, partial(_run_demo, directory / "demo"))
 
 
 def _lifecycle_steps(driver: Driver, directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -93,4 +105,4 @@ def _report(place: str, step: str, run: Callable[[], object]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])
