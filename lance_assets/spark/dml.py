@@ -97,6 +97,7 @@ def upsert(
     matched_if: str | None = None,
     insert: bool = True,
     delete_unmatched: bool | str | None = False,
+    delete_if: str | None = None,
     branch: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     manifest_store: ManifestStore | str | None = None,
@@ -114,13 +115,21 @@ def upsert(
     `matched` decides about a table row with the key of a source row: "update", "delete", "fail" or "ignore".
     `matched_if`, a condition over `source.x` and `target.x`, limits it to some of the matches. Source rows without a
     match are inserted, unless `insert=False`. `delete_unmatched` deletes table rows without a match: all of them, or
-    those of a condition. Conditions are Lance SQL.
+    those of a condition. A source row that meets `delete_if`, a condition over the columns of `df`, deletes its match
+    instead of updating it, and is not inserted. Conditions are Lance SQL.
 
     `df` is computed once, even if the upsert is replanned after a conflict; its rows are staged in the table directory
     until the commit.
     """
     check_frame_call("upsert", df, uri, storage_options, manifest_store, more=", on")
-    rules = UpsertRules.of(on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched)
+    rules = UpsertRules.of(
+        on,
+        matched=matched,
+        matched_if=matched_if,
+        insert=insert,
+        delete_unmatched=delete_unmatched,
+        delete_if=delete_if,
+    )
     return upserting.upsert(
         TableRef(uri, branch, storage_options, manifest_store, verify=verify, trusted=trusted),
         stored_schema(df.schema),

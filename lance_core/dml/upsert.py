@@ -37,6 +37,8 @@ from lance_core.dml.upsert_join import (
     UpsertRules,
     column_arrays,
     join,
+    mask_of_source,
+    parse_delete_if,
 )
 from lance_core.errors import InvalidInput
 from lance_core.format.key_filter import is_recorded_by_all, key_filter, merge_filters
@@ -69,6 +71,8 @@ def upsert(
     if changes_nothing(rules):
         return None
     new_rows = np.flatnonzero(~joined.has_match) if rules.insert else np.empty(0, dtype=np.int64)
+    if (condition := parse_delete_if(rules, source.columns)) is not None:
+        new_rows = new_rows[~mask_of_source(condition, source, new_rows)]
     inserted = [
         batch
         for start in range(0, len(new_rows), _INSERT_BATCH_ROWS)

@@ -55,6 +55,8 @@ class UpsertRules:
     matched_if: str | None
     insert: bool
     delete_unmatched: bool | str
+    delete_if: str | None = None
+    """Condition over the source: a source row that meets it removes its match, and is not inserted."""
 
     @classmethod
     def of(
@@ -65,6 +67,7 @@ class UpsertRules:
         matched_if: str | None,
         insert: bool,
         delete_unmatched: bool | str | None,
+        delete_if: str | None = None,
     ) -> "UpsertRules":
         keys = validation.check_key_columns(on, "on")
         if not keys or len(set(keys)) != len(keys):
@@ -74,11 +77,16 @@ class UpsertRules:
             raise InvalidInput(
                 f"matched_if= selects rows to update or delete, but matched={matched!r} does neither; leave it out"
             )
+        if delete_if is not None and rule is not Matched.UPDATE:
+            raise InvalidInput(
+                f"delete_if= selects rows of the data that delete instead of update, but matched={matched!r} updates "
+                "nothing; leave one of them out"
+            )
         if delete_unmatched is None:
             delete_unmatched = False
         elif not isinstance(delete_unmatched, str):
             delete_unmatched = validation.check_flag(delete_unmatched, "delete_unmatched")
-        return cls(keys, rule, matched_if, validation.check_flag(insert, "insert"), delete_unmatched)
+        return cls(keys, rule, matched_if, validation.check_flag(insert, "insert"), delete_unmatched, delete_if)
 
 
 class SourceRows(Protocol):
@@ -165,6 +173,7 @@ class Conditions:
 
     delete_unmatched: Predicate | None
     matched_if: "Condition | None"
+    delete_if: Predicate | None = None
 
     @classmethod
     def of(cls, base: Snapshot, source: pa.Schema, rules: UpsertRules) -> "Conditions":
@@ -177,7 +186,7 @@ class Conditions:
         check_condition(base.manifest, read, what="the condition on unmatched rows")
         targets = [name for name in condition.target.names if f"{_TARGET}.{name}" in condition.sql] if condition else []
         check_condition(base.manifest, targets, what="matched_if=")
-        return cls(predicate, condition)
+        return cls(predicate, condition, parse_delete_if(rules, source))
 
     def columns(self, rules: UpsertRules, *, reads_all_rows: bool) -> list[str]:
         """Return the columns of the table that the join reads. If it reads all physical rows of a fragment, positions
@@ -252,6 +261,9 @@ class _Join:
         none = affected[:0]
         is_update = self.rules.matched is Matched.UPDATE
         removed = affected if self.rules.matched is Matched.DELETE else none
+        if (condition := self.conditions.delete_if) is not None and len(sources):
+            deletes = mask_of_source(condition, self.source, sources)
+            removed, affected, sources = affected[deletes], affected[~deletes], sources[~deletes]
         if self.rules.delete_unmatched is not False:
             removed = np.union1d(removed, self._unmatched(table, matched))
         return FragmentMatches(
@@ -275,6 +287,16 @@ class _Join:
         is_deleted = _mask(predicate, table) if predicate else np.ones(table.num_rows, dtype=np.bool_)
         is_deleted[matched] = False
         return np.flatnonzero(is_deleted)
+
+
+def parse_delete_if(rules: UpsertRules, source: pa.Schema) -> Predicate | None:
+    """Parse the condition of `delete_if` over the columns of the source; `None` if there is none."""
+    return None if rules.delete_if is None else Predicate.parse(rules.delete_if, source)
+
+
+def mask_of_source(condition: Predicate, source: SourceRows, rows: Numbers) -> npt.NDArray[np.bool_]:
+    """Return which of these source rows meet a condition."""
+    return _mask(condition, source.take(rows, condition.columns))
 
 
 def _combine(

@@ -196,6 +196,7 @@ class RowWrites(TableBase):
         matched_if: str | None = None,
         insert: bool = True,
         delete_unmatched: bool | Condition | None = False,
+        delete_if: str | None = None,
         intent: str | None = None,
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
@@ -208,7 +209,8 @@ class RowWrites(TableBase):
         `matched` says what happens to a row of the table with the same key: "update", "delete", "fail" or "ignore";
         `matched_if`, a condition over `source.x` and `target.x`, restricts it. Rows without a match are inserted if
         `insert` is true. `delete_unmatched` deletes the rows of the table that no source row matches: all of them, or
-        those that match a condition. `data` is held in memory.
+        those that match a condition. A row of `data` that meets `delete_if`, a condition over its columns, deletes its
+        match instead of updating it, and is not inserted. `data` is held in memory.
 
         >>> changed = table.upsert({"id": [3, 4], "price": [33.0, 40.0]}, on="id").table
         >>> changed.scan({"id": "id", "price": "price"}, order_by="id").to_table()["price"].to_pylist()
@@ -217,7 +219,12 @@ class RowWrites(TableBase):
         if isinstance(delete_unmatched, pc.Expression):
             delete_unmatched = self._sql(delete_unmatched, "delete_unmatched")
         rules = upsert.UpsertRules.of(
-            on, matched=matched, matched_if=matched_if, insert=insert, delete_unmatched=delete_unmatched
+            on,
+            matched=matched,
+            matched_if=matched_if,
+            insert=insert,
+            delete_unmatched=delete_unmatched,
+            delete_if=delete_if,
         )
         limits = FileLimits(max_rows_per_file, max_bytes_per_file)
         source = as_input(data, self._columns).with_columns_of(self._columns).materialized()

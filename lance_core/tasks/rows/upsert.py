@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
 
 from lance_core.datafiles.blob_writing import schema_to_stored
@@ -37,7 +38,15 @@ from lance_core.dml.upsert import (
     row_rewrite_of,
     with_commit_hints,
 )
-from lance_core.dml.upsert_join import Conditions, JoinCache, Matched, UpsertRules, find_candidates, join
+from lance_core.dml.upsert_join import (
+    Conditions,
+    JoinCache,
+    Matched,
+    UpsertRules,
+    find_candidates,
+    join,
+    parse_delete_if,
+)
 from lance_core.errors import InvalidInput
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
@@ -77,14 +86,14 @@ def upsert(
 ) -> Committed:
     """Update matching rows and insert the others, as one version. `incoming` is the schema in which a new table would
     store the source rows."""
-    run = _UpsertRun(incoming, stage, rules, limits, runner)
+    run = UpsertRun(incoming, stage, rules, limits, runner)
     try:
         return run_change(table, options, "upsert", run.plan, operation=Update.name)
     finally:
         run.discard()
 
 
-class _UpsertRun:
+class UpsertRun:
     """One upsert on the driver. It keeps its results across replans."""
 
     def __init__(
@@ -317,14 +326,18 @@ class _InsertTask:
         on, schema = list(self.rules.on), partition.manifest.schema
         reader = StagedRows(partition, self.staged).open_reader(self.staged.column_names)
         keys: list[pa.RecordBatch] = []
+        condition = parse_delete_if(self.rules, self.staged.schema.arrow)
 
         def new_rows() -> Iterator[pa.RecordBatch]:
             for fragment in partition.manifest.fragments:
                 matched = DeletionVector(np.array(BitMap.deserialize(self.matched[fragment.id]), dtype=np.uint32))
                 for rows in reader.read_live(fragment, matched):
-                    if rows.batch.num_rows:
-                        keys.append(rows.batch.select(on))
-                        yield rows.batch
+                    batch = rows.batch
+                    if condition is not None:
+                        batch = batch.filter(pc.invert(condition.mask(batch)))
+                    if batch.num_rows:
+                        keys.append(batch.select(on))
+                        yield batch
 
         new = write_rows(partition, new_rows(), limits=self.limits, runtime=SYSTEM_RUNTIME)
         if new:
@@ -332,4 +345,4 @@ class _InsertTask:
             yield operation_merge.encode_operation(Update(new=new, inserted_keys=key_filter))
 
 
-__all__ = ["StageFunction", "UpsertRules", "upsert"]
+__all__ = ["StageFunction", "UpsertRules", "UpsertRun", "upsert"]
