@@ -23,6 +23,7 @@ from lance_core.format.ids import Version
 from lance_core.format.ingest_records import FOLLOWS, INGESTED
 from lance_core.format.manifest import PARENT
 from lance_core.format.transaction import VERB
+from lance_core.format.view_records import VIEW, VIEW_FOLLOWS
 
 STABLE_ROW_IDS_ADVICE = (
     "the table has none: row ids are assigned from the first version on and cannot be turned on later. Create a new "
@@ -244,6 +245,9 @@ def check_properties(value: Mapping[str, str] | None) -> dict[str, str]:
     for name in (INGESTED, FOLLOWS):
         if name in properties:
             raise InvalidInput(f"the property {name} records ingested files; only an ingest sets it. Remove it")
+    for name in (VIEW, VIEW_FOLLOWS):
+        if name in properties:
+            raise InvalidInput(f"the property {name} records a view's source; only a refresh sets it. Remove it")
     return properties
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lance_assets.spark.source import LanceDataSource
     from lance_assets.spark.stream_upsert import upsert_batches
     from lance_assets.spark.verification import verify_files
+    from lance_assets.spark.view_refresh import refresh_view
     from lance_assets.spark.writer import append, overwrite
     from lance_core.tasks.columns.computed_fill import ComputedColumn
 
@@ -54,6 +55,7 @@ __all__ = [
     "overwrite",
     "read",
     "read_changes",
+    "refresh_view",
     "update",
     "upsert",
     "upsert_batches",
@@ -84,6 +86,7 @@ _MODULES = {
     "overwrite": "lance_assets.spark.writer",
     "read": "lance_assets.spark.reader",
     "read_changes": "lance_assets.spark.change_reader",
+    "refresh_view": "lance_assets.spark.view_refresh",
     "aggregate": "lance_assets.spark.reader",
     "count_rows": "lance_assets.spark.reader",
     "LanceDataSource": "lance_assets.spark.source",

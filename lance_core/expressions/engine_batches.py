@@ -51,6 +51,15 @@ def is_time_independent(sql: str, schema: pa.Schema) -> bool:
     }
 
 
+def reads_clock(sql: str) -> bool:
+    """Return whether the SQL calls a function whose value depends on the time.
+
+    >>> reads_clock("day > now()"), reads_clock("note = 'now'")
+    (True, False)
+    """
+    return not {word.lower() for word in _WORD.findall(QUOTED.sub(" ", sql))}.isdisjoint(_CLOCK_FUNCTIONS)
+
+
 def match_ignoring_case(words: Iterable[str], schema: pa.Schema) -> dict[str, str]:
     """Return the words that equal the name of a column but for case, each with the first such column."""
     folded: dict[str, str] = {}

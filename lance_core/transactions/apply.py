@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from lance_core.errors import InvalidInput, Unsupported
-from lance_core.format import base_path, ingest_records, key_metadata, mem_wal
+from lance_core.format import base_path, ingest_records, key_metadata, mem_wal, view_records
 from lance_core.format import operations as op
 from lance_core.format.base_path import BasePath
 from lance_core.format.file_checksum import FileChecksum
@@ -88,6 +88,7 @@ def apply(
         if context.checksums:
             builder.record_checksums(context.checksums)
         _record_ingested_files(builder, ours)
+        _record_view(builder, ours)
     record = _with_parent(ours, head).encode()
     after = builder.finish(
         now_ns=context.now_ns,
@@ -184,6 +185,15 @@ def _record_ingested_files(builder: ManifestBuilder, ours: Transaction) -> None:
         return
     name, version = ours.operation.name, builder.version - 1
     config = ingest_records.config_after(builder.config, ours.properties, ours=name, version=version)
+    if config is not None:
+        builder.set_config(config)
+
+
+def _record_view(builder: ManifestBuilder, ours: Transaction) -> None:
+    if view_records.VIEW not in ours.properties:
+        return
+    name, version = ours.operation.name, builder.version - 1
+    config = view_records.config_after(builder.config, ours.properties, ours=name, version=version)
     if config is not None:
         builder.set_config(config)
 

@@ -134,6 +134,9 @@ SURFACES: Mapping[str, Callable[[Place], object]] = {
     "spark.compute_columns": lambda place: functions.compute_columns(
         place.spark, place.uri, functions.ComputedColumn("double", pa.int64(), sql="id * 2"), **MODES
     ),
+    "spark.refresh_view": lambda place: functions.refresh_view(
+        place.spark, str(place.directory / "view.lance"), of=place.uri, **MODES
+    ),
     "spark.delete": lambda place: functions.delete(place.spark, place.uri, "id = 3", **MODES),
     "spark.update": lambda place: functions.update(place.spark, place.uri, {"text": "'x'"}, "id = 3", **MODES),
     "spark.compact": lambda place: functions.compact(place.spark, place.uri, **MODES),

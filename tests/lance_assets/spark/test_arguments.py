@@ -19,6 +19,7 @@ SESSION_FUNCTIONS = (
     *("read", "read_changes", "count_rows", "aggregate", "delete", "update", "compact"),
     *(
         "compute_columns",
+        "refresh_view",
         "map_columns",
         "build_index",
         "optimize_indices",
