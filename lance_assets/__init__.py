@@ -31,8 +31,9 @@ if TYPE_CHECKING:
         SqlCheck,
         lance_check,
     )
-    from lance_assets.components import LanceTableComponent, SparkSessionComponent
+    from lance_assets.components import LanceTableComponent, LanceViewComponent, SparkSessionComponent
     from lance_assets.definitions.lance_table import LanceTable, lance_discovery, lance_table
+    from lance_assets.definitions.lance_view import lance_view
     from lance_assets.fleet.fleet import LanceFleet, lance_fleet
     from lance_assets.io_manager.manager import LanceIOManager
     from lance_assets.maintenance import Maintenance, Scrub
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         SparkMergeColumns,
         SparkOptimizeIndices,
         SparkOverwrite,
+        SparkRefreshView,
         SparkUpdate,
         SparkUpsert,
         WriteContext,
@@ -73,6 +75,7 @@ __all__ = [
     "LanceResource",
     "LanceTable",
     "LanceTableComponent",
+    "LanceViewComponent",
     "Maintenance",
     "Nulls",
     "Profile",
@@ -95,6 +98,7 @@ __all__ = [
     "SparkMergeColumns",
     "SparkOptimizeIndices",
     "SparkOverwrite",
+    "SparkRefreshView",
     "SparkSessionComponent",
     "SparkSessionResource",
     "SparkUpdate",
@@ -105,6 +109,7 @@ __all__ = [
     "lance_discovery",
     "lance_fleet",
     "lance_table",
+    "lance_view",
     "lance_write",
 ]
 
@@ -134,6 +139,7 @@ _MODULES = {
     "LanceResource": "lance_assets.resources.lance",
     "LanceTable": "lance_assets.definitions.lance_table",
     "LanceTableComponent": "lance_assets.components",
+    "LanceViewComponent": "lance_assets.components",
     "SparkSessionComponent": "lance_assets.components",
     "SparkSessionResource": "lance_assets.resources.spark",
     "LanceFleet": "lance_assets.fleet.fleet",
@@ -151,11 +157,13 @@ _MODULES = {
     "SparkMergeColumns": "lance_assets.writes",
     "SparkOptimizeIndices": "lance_assets.writes",
     "SparkOverwrite": "lance_assets.writes",
+    "SparkRefreshView": "lance_assets.writes",
     "SparkUpdate": "lance_assets.writes",
     "SparkUpsert": "lance_assets.writes",
     "WriteContext": "lance_assets.writes",
     "lance_discovery": "lance_assets.definitions.lance_table",
     "lance_table": "lance_assets.definitions.lance_table",
+    "lance_view": "lance_assets.definitions.lance_view",
     "lance_write": "lance_assets.writes",
 }
 

@@ -52,6 +52,14 @@ from lance_core import Table
 assert Table.open("pages.lance").count_rows("words = 3 and is_long") == 1000
 """,
     ),
+    "import SparkSessionResource, lance_table, lance_view, lance_write": (
+        [("pages_append", None), ("recent_fr_refresh", None), ("pages_append", None), ("recent_fr_refresh", None)],
+        """
+from lance_core import Table
+view = Table.open("recent_fr.lance")
+assert (view.version, view.count_rows()) == (2, 500)
+""",
+    ),
 }
 """Blocks of Dagster definitions: the assets that the test materializes, and what holds afterwards."""
 

@@ -1,6 +1,6 @@
 """YAML components: declare Lance tables in YAML. `dg list components` finds the classes that are exported here.
 
-table.py              component of a table; start here
+table.py              components of a table and of a view; start here
 spark.py              component of the resource `spark`
 registry.py           options of a table and its writes, each with its form
 forms.py              forms: a JSON schema and a function that reads the value
@@ -11,6 +11,6 @@ scaffolder.py         `dg scaffold defs`
 """
 
 from lance_assets.components.spark import SparkSessionComponent
-from lance_assets.components.table import LanceTableComponent
+from lance_assets.components.table import LanceTableComponent, LanceViewComponent
 
-__all__ = ["LanceTableComponent", "SparkSessionComponent"]
+__all__ = ["LanceTableComponent", "LanceViewComponent", "SparkSessionComponent"]

@@ -120,6 +120,8 @@ CHECK = object_or_reference(
 
 _FRESHNESS = object_or_reference(dg.FreshnessPolicy, DURATION, what="policy")
 
+_SELECT = union_of("a list of columns, or SQL by name", (list, TEXTS), (dict, TEXT_BY_NAME))
+
 TYPES: Mapping[object, Form] = {
     str: TEXT,
     int: INTEGER,
@@ -136,6 +138,8 @@ TYPES: Mapping[object, Form] = {
     Callable[[pa.RecordBatch], pa.RecordBatch]: FUNCTION,
     Function: FUNCTION,
     Callable[[], Function]: FUNCTION,
+    TableReference | str: TEXT,
+    Sequence[str] | Mapping[str, str]: _SELECT,
     pa.DataType: COLUMN_TYPE,
     Files | Callable[..., Files]: FILES,
     Iterable[Dependency]: DEPENDENCIES,
@@ -227,3 +231,18 @@ TABLE: Mapping[str, Form] = {
     "storage_options": _described(OPTIONS, "Options of the store, in Lance's spelling; secrets as {{ env.NAME }}."),
 }
 """Options of `lance_table`."""
+
+_OF_A_WRITE = ("stable_row_ids", "branches", "group_name", "automation_condition", "freshness_policy")
+"""Options of a table that a view does not have, or has with another meaning."""
+
+VIEW: Mapping[str, Form] = {
+    **{name: form for name, form in TABLE.items() if name not in _OF_A_WRITE},
+    "of": _described(TEXT, "Table that the view follows: its asset key, such as lake/pages, or a URI."),
+    "select": _described(_SELECT, "Columns: names and 'SQL AS name', or SQL by name (default: all columns)."),
+    "where": _described(TEXT, "Condition in Lance SQL that rows of the view meet (default: all rows)."),
+    "uri": _described(TEXT, "Directory of the view (default: beside its source)."),
+    "rebuild": _described(BOOLEAN, "Compute all rows in each run (default: false)."),
+    "automation_condition": _described(AUTOMATION, "When Dagster refreshes the view by itself, such as eager."),
+    "retry_policy": _described(RETRY, "Retry policy of the refresh."),
+}
+"""Options of `lance_view`."""

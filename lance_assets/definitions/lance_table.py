@@ -19,6 +19,7 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from lance_assets.checks.asset_checks import asset_checks
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import check_unique_names
+from lance_assets.definitions.declared_tables import remember_table
 from lance_assets.definitions.operator_job import operator_job as build_operator_job
 from lance_assets.definitions.uniqueness import register_table
 from lance_assets.discovery.sensor import discovery_sensor
@@ -411,6 +412,7 @@ def lance_table(
         raise InvalidInput(f"the Lance table {ledger.label!r}: automation= needs a profile, but profile=False")
     for write in writes:
         table.ledger_of(write.branch)
+    remember_table(ledger)
     return table
 
 

@@ -3,7 +3,7 @@
     intent -> execute(ctx, make_options) of the write -> commit -> record on the ledger -> result
 
 Each write class defines what it changes: `row_writes.py`, `dml_writes.py`, `column_writes.py`,
-`computed_writes.py`, `index_writes.py` and `remote_write.py`, which launches a process.
+`computed_writes.py`, `index_writes.py`, `view_writes.py` and `remote_write.py`, which launches a process.
 `write_step.py` commits, records and retries for all of them, so that no write can omit the properties that tie a
 version to its run. `write.py` is the base class, `write_list.py` the registry of writes by name. Start with
 `write.py`.
@@ -17,6 +17,7 @@ from lance_assets.writes.dml_writes import SparkCompact, SparkDelete, SparkUpdat
 from lance_assets.writes.index_writes import SparkBuildIndex, SparkOptimizeIndices
 from lance_assets.writes.remote_write import RemoteWrite
 from lance_assets.writes.row_writes import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
+from lance_assets.writes.view_writes import SparkRefreshView
 from lance_assets.writes.write import SparkWriteOptions, Write
 from lance_assets.writes.write_list import WRITES, Writes
 from lance_assets.writes.write_step import write_asset, write_key
@@ -34,6 +35,7 @@ __all__ = [
     "SparkMergeColumns",
     "SparkOptimizeIndices",
     "SparkOverwrite",
+    "SparkRefreshView",
     "SparkUpdate",
     "SparkUpsert",
     "SparkWriteOptions",

@@ -96,7 +96,25 @@ class WriteContext:
         write reads two versions of a table.
         """
         table = table or self.table
-        uri, access = (table, LanceResource().access()) if isinstance(table, str) else (table.uri, table.access())
+        opened = self.open(table, version)
+        uri, access = _address(table)
+        frame = read(
+            self.spark,
+            uri,
+            columns=columns,
+            filter=filter,
+            version=opened.version,
+            with_row_address=with_row_address,
+            **access,
+        )
+        self._reads.append((frame, opened.uri))
+        if isinstance(key := getattr(table, "key", None), dg.AssetKey):
+            self._asset_keys[opened.uri] = key.to_user_string()
+        return frame
+
+    def open(self, table: TableReference | str, version: int | None = None) -> Table:
+        """Open one version of a Lance table, chosen and recorded as an input as by `read`."""
+        uri, access = _address(table)
 
         def open_version(number: int | None) -> Table:
             return Table.open(uri, version=number, **access)
@@ -112,19 +130,7 @@ class WriteContext:
                 f"this write has already read version {self.inputs[opened.uri]} of {opened.uri} and cannot also read "
                 f"version {opened.version}; read one version of each table in a write, so that its inputs are clear"
             )
-        frame = read(
-            self.spark,
-            uri,
-            columns=columns,
-            filter=filter,
-            version=opened.version,
-            with_row_address=with_row_address,
-            **access,
-        )
-        self._reads.append((frame, opened.uri))
-        if isinstance(key := getattr(table, "key", None), dg.AssetKey):
-            self._asset_keys[opened.uri] = key.to_user_string()
-        return frame
+        return opened
 
     def own_columns(self, names: Iterable[str]) -> tuple[ColumnSource, ...]:
         """Return columns of the table that this write changes, as sources."""
@@ -144,3 +150,8 @@ class WriteContext:
         """Return the version of the changed table that this write has read, or `None` if it has read none."""
         own_uri = Table.open(self.table.uri, **self.table.access()).uri if self.inputs else ""
         return self.inputs.get(own_uri)
+
+
+def _address(table: TableReference | str) -> tuple[str, Access]:
+    """Return the URI of a table and the arguments for access to it."""
+    return (table, LanceResource().access()) if isinstance(table, str) else (table.uri, table.access())

@@ -16,6 +16,7 @@ from lance_assets.writes.dml_writes import SparkCompact, SparkDelete, SparkUpdat
 from lance_assets.writes.index_writes import SparkBuildIndex, SparkOptimizeIndices
 from lance_assets.writes.remote_write import RemoteWrite
 from lance_assets.writes.row_writes import SparkAppend, SparkIngest, SparkOverwrite, SparkUpsert
+from lance_assets.writes.view_writes import SparkRefreshView
 from lance_assets.writes.write import Write
 from lance_core import InvalidInput
 
@@ -30,6 +31,7 @@ WRITES: Mapping[str, type[Write]] = {
     "merge_columns": SparkMergeColumns,
     "optimize_indices": SparkOptimizeIndices,
     "overwrite": SparkOverwrite,
+    "refresh_view": SparkRefreshView,
     "remote": RemoteWrite,
     "update": SparkUpdate,
     "upsert": SparkUpsert,

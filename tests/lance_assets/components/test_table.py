@@ -42,9 +42,10 @@ from lance_assets import (
     SparkUpsert,
     SqlCheck,
     lance_table,
+    lance_view,
 )
 from lance_assets.components.forms import Form, field_form
-from lance_assets.components.registry import TABLE, TYPES, WRITE
+from lance_assets.components.registry import TABLE, TYPES, VIEW, WRITE
 from lance_assets.components.values import arrow_type
 from lance_assets.writes import WRITES
 from lance_core import InvalidInput
@@ -299,6 +300,30 @@ CHECKS = """  checks:
 """
 
 
+def test_a_view_in_yaml_equals_python(project: Project) -> None:
+    project.write(
+        "type: lance_assets.LanceViewComponent\n\nattributes:\n  name: cheap\n  of: lake/orders\n"
+        "  uri: /lake/cheap.lance\n"
+        "  select: [id, price * 2 AS double]\n  where: price < 5\n  automation_condition: eager\n"
+        "  retry_policy: {max_retries: 2}\n  checks: [{check: row_count, min: 1}]\n"
+    )
+    view = project.table()
+    expected = lance_view(
+        "cheap",
+        "lake/orders",
+        uri="/lake/cheap.lance",
+        select=["id", "price * 2 AS double"],
+        where="price < 5",
+        automation_condition="eager",
+        retry_policy=dg.RetryPolicy(max_retries=2),
+        checks=[RowCount(min=1)],
+    )
+    assert (list(view.writes), view.checks) == (list(expected.writes), expected.checks)
+    assert project.defs().resolve_asset_graph().get(view.write_key("cheap_refresh")).parent_keys == {
+        dg.AssetKey(["lake", "orders"])
+    }
+
+
 def test_checks_and_profiles_in_yaml(project: Project) -> None:
     project.write(f"{HEAD}{CHECKS}")
     table = project.table()
@@ -546,6 +571,7 @@ def test_two_tables_in_yaml_at_one_location(project: Project) -> None:
 
 def test_yaml_has_every_option_of_python() -> None:
     assert set(TABLE) == set(inspect.signature(lance_table).parameters)
+    assert set(VIEW) == set(inspect.signature(lance_view).parameters)
     for word, kind in WRITES.items():
         cases = {each["if"]["properties"]["op"]["const"]: each["then"] for each in WRITE.schema["allOf"]}
         assert set(cases[word]["properties"]) - {"op"} == set(inspect.signature(kind).parameters)
