@@ -8,7 +8,6 @@ Pure ASCII texts, the large majority, are tokenized with numpy from the bytes of
 through `_fold_text`.
 """
 
-import unicodedata
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.format.arrow_bytes import offsets_and_data
+from lance_core.index.ascii_folding import fold_character
 
 Pairs = npt.NDArray[np.uint64]
 """Tokens in the upper half, row numbers in the lower half."""
@@ -25,32 +25,6 @@ _BASE = 37
 _LENGTH = 3
 _NO_CODE = -1
 _FOLDED_CAPITAL = 0x80
-_FOLDED_LETTERS = {
-    "æ": "ae",
-    "ð": "d",
-    "đ": "d",
-    "ħ": "h",
-    "\u0131": "i",
-    "ĸ": "k",
-    "ł": "l",
-    "ŉ": "n",
-    "ŋ": "n",
-    "ø": "o",
-    "œ": "oe",
-    "ß": "ss",
-    "ŧ": "t",
-    "þ": "th",
-    "Æ": "AE",
-    "Œ": "OE",
-    "Ø": "O",
-    "Ħ": "H",
-    "Ŋ": "N",
-    # Outlined letters and digits, and a small capital: the Unicode tables of some Python versions lack them.
-    **{chr(0x1CCD6 + number): chr(ord("A") + number) for number in range(26)},
-    **{chr(0x1CCF0 + number): str(number) for number in range(10)},
-    "\ua7f1": "S",
-}
-"""Letters without a Unicode decomposition."""
 
 
 def _code_table() -> npt.NDArray[np.int32]:
@@ -116,7 +90,7 @@ class _FoldTable(dict[int, str]):
     """Translation table from each character to its folded form in a one-byte encoding, filled on first use."""
 
     def __missing__(self, code: int) -> str:
-        folded = self[code] = "".join(map(_mark_capital, _fold_character(chr(code))))
+        folded = self[code] = "".join(map(_mark_capital, fold_character(chr(code))))
         return folded
 
 
@@ -125,15 +99,6 @@ _FOLD_TABLE = _FoldTable()
 
 def _fold_text(text: str) -> bytes:
     return text.lower().translate(_FOLD_TABLE).encode("latin-1")
-
-
-def _fold_character(character: str) -> str:
-    if character.isascii():
-        return character
-    parts = _FOLDED_LETTERS.get(character) or unicodedata.normalize("NFKD", character)
-    return (
-        "".join(letter for part in parts for letter in _FOLDED_LETTERS.get(part, part) if letter.isascii()) or character
-    )
 
 
 def _mark_capital(letter: str) -> str:

@@ -1,0 +1,155 @@
+"""Parameters of a full-text index: how its texts become terms, and whether it stores positions.
+
+Names and defaults are those of pylance. A segment records the parameters as JSON in `metadata.lance`, and most of them
+in its details.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from lance_core.errors import Corrupt, InvalidInput
+from lance_core.format.text_index import decode_details, encode_details
+
+TOKENIZERS = ("simple", "whitespace", "raw", "ngram")
+LANGUAGES = (
+    "Arabic",
+    "Danish",
+    "Dutch",
+    "English",
+    "Finnish",
+    "French",
+    "German",
+    "Greek",
+    "Hungarian",
+    "Italian",
+    "Norwegian",
+    "Portuguese",
+    "Romanian",
+    "Russian",
+    "Spanish",
+    "Swedish",
+    "Tamil",
+    "Turkish",
+)
+_DICTIONARY_TOKENIZERS = ("icu", "jieba", "lindera")
+_CODE_FLAGS = ("split_identifiers", "split_on_numerics", "preserve_original", "index_operators")
+_NGRAM_LENGTH_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TextParameters:
+    """Parameters of a full-text index."""
+
+    lance_tokenizer: str = "text"
+    """Mode in which values are read: `text`, or `json` and `code`, which are not supported."""
+    base_tokenizer: str = "simple"
+    language: str = "English"
+    with_position: bool = False
+    max_token_length: int | None = 40
+    """A token of this many bytes or more is dropped."""
+    lower_case: bool = True
+    stem: bool = True
+    remove_stop_words: bool = True
+    custom_stop_words: tuple[str, ...] | None = None
+    """Stop words that replace those of the language."""
+    ascii_folding: bool = True
+    min_ngram_length: int = 3
+    max_ngram_length: int = 3
+    prefix_only: bool = False
+    block_size: int = 128
+    """Number of documents in a block of a posting list."""
+    split_identifiers: bool = False
+    split_on_numerics: bool = False
+    preserve_original: bool = False
+    index_operators: bool = False
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, object]) -> "TextParameters":
+        """Return the parameters that a user passed to a build, or raise `InvalidInput`."""
+        known = [each.name for each in fields(cls) if each.name not in ("lance_tokenizer", *_CODE_FLAGS)]
+        if unknown := sorted(options.keys() - set(known)):
+            raise InvalidInput(f"INVERTED has no option {unknown[0]!r}; it has {', '.join(known)}")
+        values: dict[str, Any] = dict(options)
+        if values.get("base_tokenizer") == "ngram":
+            values = {"stem": False, "remove_stop_words": False, **values}
+        words = values.get("custom_stop_words")
+        if words is not None:
+            if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+                raise InvalidInput(f"custom_stop_words={words!r} must be a list of words")
+            values["custom_stop_words"] = tuple(words)
+        parameters = cls(**values)
+        parameters._check()
+        return parameters
+
+    @classmethod
+    def from_json(cls, recorded: str | Mapping[str, object], *, path: str = "metadata.lance") -> "TextParameters":
+        """Return the parameters that `metadata.lance` records. Whether this library can analyze texts with them is
+        checked by `analyzer_of`."""
+        try:
+            values: Any = json.loads(recorded) if isinstance(recorded, str) else dict(recorded)
+            words = values.get("custom_stop_words")
+            known = {each.name for each in fields(cls)}
+            found = {name: value for name, value in values.items() if name in known}
+            return cls(**{**found, "custom_stop_words": None if words is None else tuple(words)})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise Corrupt("the parameters of the full-text index do not parse", path=path, field="params") from error
+
+    @classmethod
+    def from_details(cls, details: bytes, *, path: str = "index_details") -> "TextParameters":
+        """Return the parameters in the details of a segment, which lack custom stop words."""
+        return replace(cls(), **decode_details(details, path=path))  # type: ignore[arg-type]
+
+    def to_json(self) -> str:
+        """Return the parameters as `metadata.lance` records them."""
+        return json.dumps(self._recorded(), separators=(",", ":"), ensure_ascii=False)
+
+    def to_details(self) -> bytes:
+        return encode_details(self._recorded())
+
+    def _recorded(self) -> dict[str, object]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def _check(self) -> None:
+        self._check_tokenizer()
+        for name in ("with_position", "lower_case", "stem", "remove_stop_words", "ascii_folding", "prefix_only"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(f"{name}={getattr(self, name)!r} must be True or False")
+        if self.language not in LANGUAGES:
+            raise InvalidInput(f"language={self.language!r} is not supported; use one of {', '.join(LANGUAGES)}")
+        if self.max_token_length is not None and (type(self.max_token_length) is not int or self.max_token_length < 1):
+            raise InvalidInput(f"max_token_length={self.max_token_length!r} must be a whole number from 1, or None")
+        if self.block_size != 128:
+            raise InvalidInput(
+                f"block_size={self.block_size!r} is not supported; 128 is the block size of format version 2"
+            )
+        lengths = self.min_ngram_length, self.max_ngram_length
+        if any(type(length) is not int for length in lengths) or not 1 <= min(lengths) <= max(lengths):
+            raise InvalidInput(
+                f"min_ngram_length and max_ngram_length are {lengths}; both must be whole numbers from 1"
+            )
+        if self.base_tokenizer == "ngram" and (lengths[0] > lengths[1] or lengths[1] > _NGRAM_LENGTH_MAX):
+            raise InvalidInput(
+                f"min_ngram_length={lengths[0]} must be at most max_ngram_length={lengths[1]}, and that at most "
+                f"{_NGRAM_LENGTH_MAX}"
+            )
+
+    def _check_tokenizer(self) -> None:
+        reason = reason_unsupported(self)
+        if reason is not None:
+            raise InvalidInput(f"{reason}; use one of {', '.join(TOKENIZERS)}")
+
+
+def reason_unsupported(parameters: TextParameters) -> str | None:
+    """Return why texts cannot be analyzed with these parameters, or `None`."""
+    tokenizer = parameters.base_tokenizer
+    if parameters.lance_tokenizer != "text":
+        return f"the tokenizer mode {parameters.lance_tokenizer!r} is not supported, only 'text'"
+    if any(getattr(parameters, flag) for flag in _CODE_FLAGS):
+        return "the tokenizer for source code is not supported"
+    if tokenizer in TOKENIZERS:
+        return None
+    if str(tokenizer).partition("/")[0] in _DICTIONARY_TOKENIZERS:
+        return f"base_tokenizer={tokenizer!r} is not supported, since it needs dictionaries that are not part of Python"
+    return f"base_tokenizer={tokenizer!r} is unknown"
