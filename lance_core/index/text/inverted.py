@@ -1,0 +1,65 @@
+"""INVERTED index: the full-text index, a ranked index that returns the rows that match a text query best.
+
+It answers no filter. `builder.py` writes a segment, `text_search.py` searches.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from lance_core.errors import Corrupt
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.text_index import TEXT_TYPE_URL
+from lance_core.index.index_type import (
+    ROW,
+    VALUE,
+    Certainty,
+    IndexOptions,
+    Leaf,
+    Segment,
+    SegmentBuild,
+)
+from lance_core.index.segment_files import SegmentSink
+from lance_core.index.supported_types import is_list, is_plain, is_text
+from lance_core.index.text.analyzer import analyzer_of
+from lance_core.index.text.builder import TextBuilder
+from lance_core.index.text.parameters import TextParameters
+from lance_core.index.text.segment_writer import METADATA_FILE, SegmentWriter
+
+
+class Inverted:
+    name = "INVERTED"
+    type_url = TEXT_TYPE_URL
+    max_readable_version = 2
+    written_version = 2
+    supported_types = "text and lists of text"
+
+    def supports(self, column: pa.Field) -> bool:
+        value = column.type.value_field if is_list(column.type) else column
+        return is_plain(column) and is_plain(value) and (is_text(value.type) or pa.types.is_string_view(value.type))
+
+    def parse_options(self, parameters: Mapping[str, object]) -> IndexOptions:
+        return TextParameters.of_options(parameters)
+
+    def options_of(self, segment: Segment) -> TextParameters:
+        """Return the parameters of a segment. Only its files record custom stop words."""
+        path = f"{segment.metadata.qualified_path}/{METADATA_FILE}"
+        recorded = segment.files.open(METADATA_FILE).metadata.get("params")
+        if recorded is None:
+            raise Corrupt("the parameters are missing", path=path, field="params")
+        return TextParameters.from_json(recorded, path=path)
+
+    def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
+        """Answer no filter."""
+        return None
+
+    def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
+        assert isinstance(build.options, TextParameters)
+        builder = TextBuilder(SegmentWriter(sink, build.options), analyzer_of(build.options))
+        try:
+            for batch in build.rows:
+                builder.add_texts(batch[VALUE], batch[ROW].to_numpy(zero_copy_only=False))
+            builder.finish()
+        finally:
+            builder.close()
+        return build.options.to_details()

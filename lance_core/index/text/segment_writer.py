@@ -1,0 +1,115 @@
+"""Text segment writer: writes the files of a segment in format version 2, with its terms as an Arrow column.
+
+    metadata.lance                     parameters and layout
+    part_N_tokens.lance                terms and their numbers
+    part_N_docs.lance                  row number and number of tokens of each document
+    part_N_invert.lance                posting lists, impacts and positions by term number
+
+A partition has at most some millions of documents, so that the posting list of one term can be encoded in memory.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.format.row_sets import Ids
+from lance_core.index.segment_files import SegmentSink
+from lance_core.index.text.parameters import TextParameters
+from lance_core.index.text.posting_encoder import Corpus, PostingEncoder
+from lance_core.index.text.runs import MergedRuns
+
+METADATA_FILE = "metadata.lance"
+_LAYOUT = {"format_version": "2", "posting_tail_codec": "varint_delta_v1", "posting_block_size": "128"}
+_POSITIONS_LAYOUT = {"positions_layout": "shared_stream_v2", "positions_codec": "packed_delta_v1"}
+_ROWS_PER_BATCH = 1 << 16
+_BLOCKS = pa.list_(pa.large_binary())
+_TOKENS = pa.schema(
+    [pa.field("_token", pa.string(), nullable=False), pa.field("_token_id", pa.uint32(), nullable=False)]
+)
+_DOCUMENTS = pa.schema(
+    [pa.field("_rowid", pa.uint64(), nullable=False), pa.field("_num_tokens", pa.uint32(), nullable=False)]
+)
+_POSTINGS = pa.schema(
+    [
+        pa.field("_posting", _BLOCKS, nullable=False),
+        pa.field("_max_score", pa.float32(), nullable=False),
+        pa.field("_length", pa.uint32(), nullable=False),
+        pa.field("_impacts", _BLOCKS, nullable=False),
+    ]
+)
+_POSITIONS = pa.schema(
+    [
+        pa.field("_compressed_position", pa.large_binary(), nullable=False),
+        pa.field("_position_block_offset", pa.list_(pa.uint32()), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDocuments:
+    """Documents of a partition, numbered in their order."""
+
+    rows: Ids
+    lengths: npt.NDArray[np.uint32]
+
+    @property
+    def token_count(self) -> int:
+        return int(self.lengths.sum(dtype=np.int64))
+
+
+@dataclass(slots=True)
+class SegmentWriter:
+    """Writer for the files of a segment."""
+
+    sink: SegmentSink
+    parameters: TextParameters
+    _partitions: int = 0
+
+    def write_partition(self, documents: PartitionDocuments, merged: MergedRuns) -> None:
+        prefix = f"part_{self._partitions}_"
+        self._partitions += 1
+        self._write_terms(f"{prefix}tokens.lance", merged.terms)
+        self._write_documents(f"{prefix}docs.lance", documents)
+        schema = pa.schema([*_POSTINGS, *_POSITIONS]) if self.parameters.with_position else _POSTINGS
+        file = self.sink.create(f"{prefix}invert.lance", schema)
+        encoder = PostingEncoder(Corpus(documents.lengths, documents.token_count))
+        for lists in merged.ranges():
+            columns = encoder.encode(lists)
+            file.write(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))
+        for key, value in self._layout.items():
+            file.add_metadata(key, value)
+        file.finish()
+
+    def finish(self) -> None:
+        """Write the metadata of the segment."""
+        schema = pa.schema([pa.field("deleted_fragments", pa.binary(), nullable=False)])
+        file = self.sink.create(METADATA_FILE, schema)
+        file.write(pa.RecordBatch.from_arrays([pa.array([BitMap().serialize()], pa.binary())], schema=schema))
+        partitions = ",".join(map(str, range(self._partitions)))
+        layout = {"partitions": f"[{partitions}]", "token_set_format": "arrow", "params": self.parameters.to_json()}
+        for key, value in (layout | self._layout).items():
+            file.add_metadata(key, value)
+        file.finish()
+
+    @property
+    def _layout(self) -> dict[str, str]:
+        return _LAYOUT | _POSITIONS_LAYOUT if self.parameters.with_position else _LAYOUT
+
+    def _write_terms(self, name: str, terms: pa.LargeStringArray) -> None:
+        file = self.sink.create(name, _TOKENS)
+        for start in range(0, len(terms), _ROWS_PER_BATCH):
+            batch = terms.slice(start, _ROWS_PER_BATCH).cast(pa.string())
+            numbers = pa.array(np.arange(start, start + len(batch), dtype=np.uint32))
+            file.write(pa.RecordBatch.from_arrays([batch, numbers], schema=_TOKENS))
+        file.finish()
+
+    def _write_documents(self, name: str, documents: PartitionDocuments) -> None:
+        file = self.sink.create(name, _DOCUMENTS)
+        for start in range(0, len(documents.rows), _ROWS_PER_BATCH):
+            columns = (documents.rows[start:][:_ROWS_PER_BATCH], documents.lengths[start:][:_ROWS_PER_BATCH])
+            file.write(pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=_DOCUMENTS))
+        file.add_metadata("total_tokens", str(documents.token_count))
+        file.finish()
