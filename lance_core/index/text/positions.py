@@ -1,0 +1,140 @@
+"""Token positions: where a token occurs in each document of its posting list.
+
+Format 2 has one value for each list: for each block of 128 documents the positions of its documents one after the
+other, the first of a document as it is and the others as differences. Groups of 128 numbers are packed (`u8 width`,
+then `16 * width` bytes), the rest are varints. Format 1 has a list of values for each document: the number of
+positions, then blocks of 128 packed differences, then the rest as fixed numbers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_core.index.text.posting_decoder import (
+    BLOCK_DOCUMENTS,
+    Bytes,
+    DamagedList,
+    Ints,
+    decode_varints,
+    unpack_blocks,
+)
+
+_WIDTH_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPositions:
+    """Positions of a token in the documents of its posting list."""
+
+    values: npt.NDArray[np.uint32]
+    starts: Ints
+    """Place in `values` of the first position of each document, and their number."""
+
+    @property
+    def size(self) -> int:
+        return self.values.nbytes + self.starts.nbytes
+
+
+def decode_shared_positions(data: Bytes, offsets: Ints, frequencies: npt.NDArray[np.uint32]) -> TokenPositions:
+    """Return the positions of a list in format 2. `offsets` has the first byte of each posting block."""
+    starts = np.concatenate([[0], np.cumsum(frequencies, dtype=np.int64)])
+    blocks = -(-len(frequencies) // BLOCK_DOCUMENTS)
+    ends = np.concatenate([offsets[1:], [len(data)]])
+    if len(offsets) != blocks or offsets[0] != 0 or (ends < offsets).any() or ends.max() > len(data):
+        raise DamagedList("the positions of a token have impossible offsets")
+    if int(starts[-1]) > 8 * len(data) * BLOCK_DOCUMENTS:
+        raise DamagedList(f"{len(data)} bytes cannot contain {starts[-1]} positions")
+    edges = np.append(starts[:-1:BLOCK_DOCUMENTS], starts[-1])
+    groups_at, widths, rest_ranges = _find_groups(data, offsets.tolist(), ends.tolist(), np.diff(edges).tolist())
+    packed = unpack_blocks(data, np.array(groups_at, dtype=np.int64), np.array(widths, dtype=np.int64))
+    rest = np.concatenate([np.empty(0, dtype=np.uint8), *(data[a:b] for a, b, _ in rest_ranges)])
+    varints = decode_varints(rest, sum(count for _, _, count in rest_ranges))
+    differences = _interleave(packed, varints, np.diff(edges))
+    return TokenPositions(_absolute(differences, starts), starts)
+
+
+def _find_groups(
+    data: Bytes, begins: list[int], ends: list[int], counts: list[int]
+) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
+    """Return the places and widths of all packed groups, and the byte range and number of the varints of each block."""
+    groups_at, widths, rests = [], [], []
+    for begin, end, count in zip(begins, ends, counts, strict=True):
+        at = begin
+        for _ in range(count // BLOCK_DOCUMENTS):
+            if at >= end:
+                raise DamagedList("the positions of a token end too early")
+            width = int(data[at])
+            groups_at.append(at + 1)
+            widths.append(width)
+            at += 1 + 16 * width
+            if width > _WIDTH_MAX or at > end:
+                raise DamagedList("a group of positions has an impossible width")
+        rests.append((at, end, count % BLOCK_DOCUMENTS))
+    return groups_at, widths, rests
+
+
+def _interleave(packed: npt.NDArray[np.uint32], varints: Ints, counts: Ints) -> npt.NDArray[np.uint32]:
+    """Return the numbers of all blocks in order: those of the packed groups of a block, then its varints."""
+    total = int(counts.sum())
+    rests = counts % BLOCK_DOCUMENTS
+    is_varint = np.zeros(total, dtype=np.bool_)
+    ends = np.cumsum(counts)
+    starts = ends - rests
+    offsets = np.arange(int(rests.sum())) - np.repeat(np.cumsum(rests) - rests, rests)
+    is_varint[np.repeat(starts, rests) + offsets] = True
+    numbers = np.empty(total, dtype=np.uint32)
+    numbers[is_varint] = varints
+    numbers[~is_varint] = packed.reshape(-1)
+    return numbers
+
+
+def _absolute(differences: npt.NDArray[np.uint32], starts: Ints) -> npt.NDArray[np.uint32]:
+    """Return positions from their differences, which begin anew with each document."""
+    sums = np.cumsum(differences, dtype=np.int64)
+    before = np.concatenate([[0], sums])[starts[:-1]]
+    positions = sums - np.repeat(before, np.diff(starts))
+    if len(positions) and int(positions.max()) >= 1 << 32:
+        raise DamagedList("a position has more than 32 bits")
+    absolute: npt.NDArray[np.uint32] = positions.astype(np.uint32)
+    return absolute
+
+
+def decode_listed_positions(
+    data: Bytes, offsets: Ints, edges: Ints, frequencies: npt.NDArray[np.uint32]
+) -> TokenPositions:
+    """Return the positions of a list in format 1. `offsets` are those of all values in `data`, and `edges` has the
+    first value of each document, and their number."""
+    if len(edges) - 1 != len(frequencies):
+        raise DamagedList(f"{len(edges) - 1} documents have positions instead of {len(frequencies)}")
+    starts = np.concatenate([[0], np.cumsum(frequencies, dtype=np.int64)])
+    if int(starts[-1]) > 8 * BLOCK_DOCUMENTS * max(1, len(data)):
+        raise DamagedList(f"{len(data)} bytes cannot contain {starts[-1]} positions")
+    values = np.empty(int(starts[-1]), dtype=np.uint32)
+    for number, count in enumerate(frequencies.tolist()):
+        first, last = int(edges[number]), int(edges[number + 1])
+        parts = [data[offsets[value] : offsets[value + 1]] for value in range(first, last)]
+        values[starts[number] : starts[number + 1]] = _listed_document(parts, count)
+    return TokenPositions(values, starts)
+
+
+def _listed_document(parts: list[Bytes], count: int) -> npt.NDArray[np.uint32]:
+    full, rest = divmod(count, BLOCK_DOCUMENTS)
+    if (
+        len(parts) != 1 + full + bool(rest)
+        or len(parts[0]) != 4
+        or int.from_bytes(parts[0].tobytes(), "little") != count
+    ):
+        raise DamagedList(f"the positions of a document are not {count} numbers")
+    decoded = [np.empty(0, dtype=np.uint32)]
+    for block in parts[1 : 1 + full]:
+        if len(block) < 5 or block[4] > _WIDTH_MAX or len(block) != 5 + 16 * int(block[4]):
+            raise DamagedList("a block of positions has another size than its width requires")
+        differences = unpack_blocks(block, np.array([5]), np.array([int(block[4])]))[0].astype(np.int64)
+        first = int.from_bytes(block[:4].tobytes(), "little")
+        decoded.append((np.cumsum(differences) + first).astype(np.uint32))
+    if rest:
+        if len(parts[-1]) != 4 * rest:
+            raise DamagedList(f"the last block of positions has {len(parts[-1])} bytes for {rest} numbers")
+        decoded.append(np.frombuffer(parts[-1].tobytes(), dtype="<u4"))
+    return np.concatenate(decoded)
