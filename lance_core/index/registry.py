@@ -24,10 +24,11 @@ def all_types() -> tuple[IndexType, ...]:
     from lance_core.index.btree import BTREE
     from lance_core.index.label_list import LABEL_LIST
     from lance_core.index.ngram import NGRAM
+    from lance_core.index.text.inverted import INVERTED
     from lance_core.index.vector.vector_type import BUILT_TYPES
     from lance_core.index.zonemap import ZONEMAP
 
-    return (BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER, NGRAM, *BUILT_TYPES)
+    return (BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER, NGRAM, INVERTED, *BUILT_TYPES)
 
 
 @cache

@@ -1,7 +1,7 @@
 """Text index builder: collects documents in portions, each of which becomes a sorted run, and writes a partition when
 it has enough of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,11 +43,13 @@ class TextBuilder:
             documents = np.cumsum(is_new, dtype=np.int32) + np.int32(self._documents - 1)
             lengths = np.diff(np.append(at, len(documents)))
             run = run_of_tokens(tokens, documents, with_position=self.analyzer.parameters.with_position)
-            self.add_run(run, rows[first:][tokens.documents[at]], lengths)
+            self.add_runs((run,), rows[first:][tokens.documents[at]], lengths)
 
-    def add_run(self, run: Run, rows: Ids, lengths: Ints) -> None:
-        """Add postings of documents, which are numbered from `next_document` on."""
-        self._runs.add(run)
+    def add_runs(self, runs: Iterable[Run], rows: Ids, lengths: Ints) -> None:
+        """Add the postings of documents, which are numbered from `next_document` on. Several runs have different
+        terms."""
+        for run in runs:
+            self._runs.add(run)
         self._rows.append(rows)
         self._lengths.append(lengths.astype(np.uint32))
         self._documents += len(rows)

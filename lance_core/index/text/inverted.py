@@ -1,6 +1,6 @@
 """INVERTED index: the full-text index, a ranked index that returns the rows that match a text query best.
 
-It answers no filter. `builder.py` writes a segment, `text_search.py` searches.
+It answers no filter. `builder.py` collects the documents of a segment, and `segment_writer.py` writes it.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,17 @@ from lance_core.index.index_type import (
     Leaf,
     Segment,
     SegmentBuild,
+    SegmentExamination,
 )
 from lance_core.index.segment_files import SegmentSink
 from lance_core.index.supported_types import is_list, is_plain, is_text
 from lance_core.index.text.analyzer import analyzer_of
 from lance_core.index.text.builder import TextBuilder
+from lance_core.index.text.examination import examine
 from lance_core.index.text.parameters import TextParameters
-from lance_core.index.text.segment_writer import METADATA_FILE, SegmentWriter
+from lance_core.index.text.segment_merge import add_segment
+from lance_core.index.text.segment_reader import METADATA_FILE, TextSegment
+from lance_core.index.text.segment_writer import SegmentWriter
 
 
 class Inverted:
@@ -57,9 +61,20 @@ class Inverted:
         assert isinstance(build.options, TextParameters)
         builder = TextBuilder(SegmentWriter(sink, build.options), analyzer_of(build.options))
         try:
+            for merge_input in build.inputs:
+                add_segment(builder, merge_input)
             for batch in build.rows:
                 builder.add_texts(batch[VALUE], batch[ROW].to_numpy(zero_copy_only=False))
             builder.finish()
         finally:
             builder.close()
         return build.options.to_details()
+
+    def open(self, segment: Segment, column: pa.Field) -> TextSegment:
+        return TextSegment(segment)
+
+    def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
+        return examine(segment)
+
+
+INVERTED = Inverted()

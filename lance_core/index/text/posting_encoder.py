@@ -1,8 +1,8 @@
 """Posting encoder: the bytes of posting lists, impacts and positions of format version 2, many lists at once.
 
-A posting list is divided into blocks of 128 documents; each begins with the highest score that one of its documents can
-have. A full block is packed; the last one, if it is shorter, is a sequence of varints. Impacts state for each block, and
-for each group of 32 blocks, which pairs of frequency and document length no other pair of it surpasses.
+A posting list is divided into blocks of 128 documents; each begins with the highest score that one of its documents
+can have. A full block is packed; the last one, if it is shorter, is a sequence of varints. Impacts state for each
+block, and for each group of 32 blocks, which pairs of frequency and document length no other pair of it surpasses.
 """
 
 from dataclasses import dataclass
@@ -215,7 +215,7 @@ class _Pairs:
     frequency: Ints
 
 
-def _best_pairs(group: Ints, code: npt.NDArray[np.integer], frequency: npt.NDArray[np.integer]) -> _Pairs:  # type: ignore[type-arg]
+def _best_pairs(group: Ints, code: npt.NDArray[np.integer], frequency: npt.NDArray[np.integer]) -> _Pairs:
     """Return for each group the pairs such that no other pair has a frequency as high in a document as short."""
     key = (group.astype(np.uint64) << np.uint64(40)) | (code.astype(np.uint64) << _HALF)
     key |= _LOWER - frequency.astype(np.uint64)

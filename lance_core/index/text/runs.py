@@ -177,6 +177,7 @@ class MergedRuns:
         first = starts_of(frequencies.astype(np.int64))
         positions = np.empty(int(first[-1]), dtype=np.int32)
         for each, at in zip(slices, places, strict=True):
+            assert each.lists.positions is not None
             positions[ranges(first[at], each.lists.frequencies.astype(np.int64))] = each.lists.positions
         return replace(merged, positions=positions)
 

@@ -147,7 +147,7 @@ class TextPartition:
         names = self._postings_file.schema.names
         return SHARED_POSITIONS in names or POSITIONS in names
 
-    def positions(self, tokens: Sequence[int]) -> list[TokenPositions]:
+    def positions_of(self, tokens: Sequence[int]) -> list[TokenPositions]:
         """Return the positions of tokens in the documents of their posting lists."""
         return self._lists(tokens, _POSITIONS_PAGE, self._read_positions)
 

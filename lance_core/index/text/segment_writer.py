@@ -20,8 +20,8 @@ from lance_core.index.segment_files import SegmentSink
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.posting_encoder import Corpus, PostingEncoder
 from lance_core.index.text.runs import MergedRuns
+from lance_core.index.text.segment_reader import METADATA_FILE
 
-METADATA_FILE = "metadata.lance"
 _LAYOUT = {"format_version": "2", "posting_tail_codec": "varint_delta_v1", "posting_block_size": "128"}
 _POSITIONS_LAYOUT = {"positions_layout": "shared_stream_v2", "positions_codec": "packed_delta_v1"}
 _ROWS_PER_BATCH = 1 << 16

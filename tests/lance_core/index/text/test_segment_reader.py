@@ -70,7 +70,7 @@ def test_token_sets_postings_and_positions_equal_the_texts(partition: TextPartit
     ]
     assert [partition.find(term) for term in ("", "w", "w1x", "zz", COMMON + "s")] == [None] * 5
     numbers = [int(number) for number in listed.numbers]
-    lists, positions = partition.postings(numbers), partition.positions(numbers)
+    lists, positions = partition.postings(numbers), partition.positions_of(numbers)
     for term, postings, places in zip(listed.terms.to_pylist(), lists, positions, strict=True):
         assert postings.documents.tolist() == sorted(expected[term])
         counts = [len(expected[term][document]) for document in sorted(expected[term])]
