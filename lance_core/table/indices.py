@@ -37,10 +37,11 @@ class IndexWrites(TableBase):
     ) -> Committed:
         """Create an index on a column or a nested field (`address.city`).
 
-        `kind` is BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER or NGRAM, or for vectors IVF_FLAT, IVF_PQ, IVF_SQ or
-        IVF_RQ, or with graphs IVF_HNSW_FLAT, IVF_HNSW_PQ or IVF_HNSW_SQ (they need the extra `search`). `params` are
-        parameters of that type, such as `rows_per_zone=4096` for a zone map, or pylance's `metric`, `num_partitions`
-        and `num_sub_vectors` for vectors. The index covers all rows of this version, or those of `fragments`; queries
+        `kind` is BTREE, BITMAP, LABEL_LIST, ZONEMAP, BLOOMFILTER or NGRAM, for full-text search INVERTED, or for
+        vectors IVF_FLAT, IVF_PQ, IVF_SQ or IVF_RQ, or with graphs IVF_HNSW_FLAT, IVF_HNSW_PQ or IVF_HNSW_SQ; these
+        and texts need the extra `search`. `params` are parameters of that type, such as `rows_per_zone=4096` for a
+        zone map, or pylance's `language` and `with_position` for texts, and its `metric`, `num_partitions` and
+        `num_sub_vectors` for vectors. The index covers all rows of this version, or those of `fragments`; queries
         scan rows that are added later until `optimize_indices()` covers them. The default name is the name of the
         column with the suffix `_idx`. An existing name is an error, unless `replace` is true.
 

@@ -15,9 +15,9 @@ from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.runs import Run, RunBuffer, run_of_tokens
 from lance_core.index.text.segment_writer import PartitionDocuments, SegmentWriter
 
-_PORTION_BYTES = 4 << 20
-_RUNS_BYTES = 192 << 20
-_DOCUMENTS_MAX = 1 << 22
+PORTION_BYTES = 4 << 20
+RUNS_BYTES = 192 << 20
+DOCUMENTS_MAX = 1 << 22
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class TextBuilder:
 
     writer: SegmentWriter
     analyzer: Analyzer
-    _runs: RunBuffer = field(default_factory=lambda: RunBuffer(_RUNS_BYTES))
+    _runs: RunBuffer = field(default_factory=lambda: RunBuffer(RUNS_BYTES))
     _rows: list[Ids] = field(default_factory=list)
     _lengths: list[npt.NDArray[np.uint32]] = field(default_factory=list)
     _documents: int = 0
@@ -53,7 +53,7 @@ class TextBuilder:
         self._rows.append(rows)
         self._lengths.append(lengths.astype(np.uint32))
         self._documents += len(rows)
-        if self._documents >= _DOCUMENTS_MAX:
+        if self._documents >= DOCUMENTS_MAX:
             self._write_partition()
 
     @property
@@ -75,7 +75,7 @@ class TextBuilder:
         documents = PartitionDocuments(np.concatenate(self._rows), np.concatenate(self._lengths))
         self.writer.write_partition(documents, self._runs.merged())
         self._runs.close()
-        self._runs = RunBuffer(_RUNS_BYTES)
+        self._runs = RunBuffer(RUNS_BYTES)
         self._rows, self._lengths, self._documents = [], [], 0
 
 
@@ -84,7 +84,7 @@ def _portions(texts: pa.Array, parameters: TextParameters) -> Iterator[tuple[pa.
     lengths = 1
     if parameters.base_tokenizer == "ngram" and not parameters.prefix_only:
         lengths += parameters.max_ngram_length - parameters.min_ngram_length
-    limit = _PORTION_BYTES // lengths
+    limit = PORTION_BYTES // lengths
     step = max(1, len(texts) * limit // max(limit, texts.nbytes))
     start = 0
     while start < len(texts):

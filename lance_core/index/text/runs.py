@@ -19,7 +19,7 @@ from lance_core.index.text.bit_packing import Ints, ranges, starts_of
 from lance_core.index.text.posting_encoder import Numbers, PostingLists
 
 _KEY_BITS = 64
-_POSTINGS_PER_RANGE = 1 << 19
+POSTINGS_PER_RANGE = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class MergedRuns:
         borders = starts_of(self.lengths)
         start = 0
         while start < len(self.lengths):
-            end = int(np.searchsorted(borders, borders[start] + _POSTINGS_PER_RANGE, side="right")) - 1
+            end = int(np.searchsorted(borders, borders[start] + POSTINGS_PER_RANGE, side="right")) - 1
             end = max(start + 1, end)
             yield self._merge(start, end)
             start = end

@@ -189,7 +189,7 @@ def test_rows_of_fragments_that_never_existed(tmp_path: Path) -> None:
 
 def test_an_unknown_index_type_is_reported(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 20), durable=False)
-    lance.dataset(table.uri).create_scalar_index("word", "INVERTED")
+    lance.dataset(table.uri).create_scalar_index("word", lance.indices.IndexConfig("fm", {}))
     (actual,) = findings(table.refresh())
     assert (actual.rule, actual.severity) == ("index_unknown", Severity.INFO)
     assert "has an unknown index type" in actual.what

@@ -39,10 +39,10 @@ def test_statistics_of_each_index(tmp_path: Path) -> None:
 
 def test_an_unknown_index_type_is_unused(tmp_path: Path) -> None:
     table = Table.create(tmp_path / "t", rows(0, 20), durable=False)
-    lance.dataset(table.uri).create_scalar_index("word", "INVERTED")
+    lance.dataset(table.uri).create_scalar_index("word", lance.indices.IndexConfig("fm", {}))
     (text,) = table.refresh().index_statistics()
-    assert (text.kind, text.column, text.is_used, text.coverage) == ("InvertedIndexDetails", "word", False, 0.0)
-    assert text.why_unused == "has an unknown index type (InvertedIndexDetails)"
+    assert (text.kind, text.column, text.is_used, text.coverage) == ("FMIndexDetails", "word", False, 0.0)
+    assert text.why_unused == "has an unknown index type (FMIndexDetails)"
     assert text.segments[0].unused == text.why_unused
 
 

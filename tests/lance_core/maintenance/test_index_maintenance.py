@@ -181,10 +181,10 @@ def test_a_compaction_over_a_reuse_entry_rewrites_the_indices(tmp_path: Path) ->
 
 def test_an_index_of_unknown_type_keeps_its_reuse_entry(tmp_path: Path) -> None:
     table = create_table(tmp_path)
-    lance.dataset(table.uri).create_scalar_index("word", "INVERTED", name="text")
+    lance.dataset(table.uri).create_scalar_index("word", "INVERTED", name="text", block_size=256)
     table = table.refresh().compact(remap="reuse").table.append(rows(120, 10)).table
     text = [index for index in table.indices if index.name == "text"]
-    with pytest.raises(Unsupported, match=r"index 'text' cannot be optimized: it has an unknown index type"):
+    with pytest.raises(Unsupported, match=r"index 'text' cannot be optimized: it is INVERTED of version 3"):
         table.optimize_indices(["text"])
     table = table.optimize_indices().table
     assert [index for index in table.indices if index.name == "text"] == text

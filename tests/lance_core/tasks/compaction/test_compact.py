@@ -224,7 +224,7 @@ def test_invalid_arguments_run_no_task(tmp_path: Path, options: dict[str, int], 
 
 def test_an_index_without_remap_support_is_reported_before_writing(tmp_path: Path) -> None:
     uri, workers = create_table(tmp_path), InProcessWorkers()
-    lance.dataset(uri).create_scalar_index("word", "INVERTED")
+    lance.dataset(uri).create_scalar_index("word", lance.indices.IndexConfig("fm", {}))
     with pytest.raises(Unsupported, match="remap"):
         run_compaction(uri, workers, batch=1, remap="now")
     assert workers.attempts == []
