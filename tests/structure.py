@@ -70,6 +70,7 @@ LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
         "lance_core.index.btree",
         "lance_core.index.label_list",
         "lance_core.index.ngram",
+        "lance_core.index.text.inverted",
         "lance_core.index.vector.vector_type",
         "lance_core.index.zonemap",
     ),

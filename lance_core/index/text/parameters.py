@@ -85,8 +85,8 @@ class TextParameters:
 
     @classmethod
     def from_json(cls, recorded: str | Mapping[str, object], *, path: str = "metadata.lance") -> "TextParameters":
-        """Return the parameters that `metadata.lance` records. Whether this library can analyze texts with them is
-        checked by `analyzer_of`."""
+        """Return the parameters that `metadata.lance` records. `analyzer_of` checks that this library can analyze
+        texts with them."""
         try:
             values: Any = json.loads(recorded) if isinstance(recorded, str) else dict(recorded)
             words = values.get("custom_stop_words")

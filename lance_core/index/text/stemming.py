@@ -1,4 +1,4 @@
-"""Stemming by the Snowball algorithms of the package PyStemmer, which return the stems that pylance indexes."""
+"""Stemming: the Snowball algorithms of the package PyStemmer, which return the stems that pylance indexes."""
 
 from collections.abc import Sequence
 
