@@ -7,6 +7,9 @@ import dagster as dg
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult
 from lance_core import InvalidInput
+from lance_core.tasks.columns.computed_fill import Declaration, Freshness, declared_columns
+
+_CODE_CHARACTERS_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class ColumnFresh(Check):
         metadata = {
             "lance/filled_share": dg.MetadataValue.float(round(counts.fresh_share, 6)),
             "lance/rows_stale": dg.MetadataValue.int(counts.stale),
+            **metadata_of_codes(counts, declared_columns(context.table.schema)[self.column]),
         }
         older = sum(counts.older_code.values())
         sentence = (
@@ -62,3 +66,15 @@ class ColumnFresh(Check):
         if counts.fresh_share < self.at_least:
             return CheckResult(False, f"{sentence}. Materialize the computed column to compute them", metadata)
         return CheckResult(True, sentence, metadata)
+
+
+def metadata_of_codes(counts: Freshness, declaration: Declaration) -> dict[str, dg.MetadataValue]:
+    """Return the share of the rows that each version of the code has computed, which Dagster plots over the versions.
+    Rows with changed inputs and rows without a value belong to no version."""
+    shares = {**counts.older_code, declaration.code: counts.rows - counts.stale}
+    return {
+        f"lance/share_of_code {code[:_CODE_CHARACTERS_MAX]}": dg.MetadataValue.float(
+            round(rows / counts.rows if counts.rows else 0.0, 6)
+        )
+        for code, rows in shares.items()
+    }

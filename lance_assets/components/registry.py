@@ -39,6 +39,7 @@ from lance_assets.components.forms import (
     dataclass_form,
     enum_of,
     list_of,
+    mapping_of,
     tagged_union,
     union_of,
 )
@@ -80,7 +81,7 @@ from lance_assets.writes.remote_write import Launch
 from lance_assets.writes.row_writes import Files
 from lance_assets.writes.write import Parameters, Rows
 from lance_assets.writes.write_list import WRITES
-from lance_core.tasks.columns.computed_fill import Function
+from lance_core.tasks.columns.computed_fill import Function, RetriedError
 
 _CHECKS: Mapping[str, type[Check]] = {
     "column_fresh": ColumnFresh,
@@ -137,7 +138,9 @@ TYPES: Mapping[object, Form] = {
     Rows: FUNCTION,
     Callable[[pa.RecordBatch], pa.RecordBatch]: FUNCTION,
     Function: FUNCTION,
-    Callable[[], Function]: FUNCTION,
+    Callable[[], object]: FUNCTION,
+    Sequence[RetriedError]: TEXTS,
+    Mapping[str, float]: mapping_of(NUMBER),
     TableReference | str: TEXT,
     Sequence[str] | Mapping[str, str]: _SELECT,
     pa.DataType: COLUMN_TYPE,

@@ -305,7 +305,7 @@ OBJECT = Form({"type": "string"}, _read_object)
 OBJECTS = list_of(OBJECT)
 OBJECT_BY_NAME = mapping_of(OBJECT)
 AUTOMATION = object_or_reference(
-    dg.AutomationCondition, choice(["eager", "on_missing"]), what="dagster.AutomationCondition"
+    dg.AutomationCondition, choice(["eager", "on_missing", "on_new_version"]), what="dagster.AutomationCondition"
 )
 _BACKFILL_TYPES = tagged_union(
     "type",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lance_assets.spark.verification import verify_files
     from lance_assets.spark.view_refresh import refresh_view
     from lance_assets.spark.writer import append, overwrite
-    from lance_core.tasks.columns.computed_fill import ComputedColumn
+    from lance_core.tasks.columns.computed_fill import ComputedColumn, device_addresses
 
 __all__ = [
     "ComputedColumn",
@@ -43,6 +43,7 @@ __all__ = [
     "compute_columns",
     "count_rows",
     "delete",
+    "device_addresses",
     "explain_nearest_join",
     "export",
     "ingest",
@@ -76,6 +77,7 @@ _MODULES = {
     "ComputedColumn": "lance_core.tasks.columns.computed_fill",
     "compute_columns": "lance_assets.spark.computed_column_fill",
     "delete": "lance_assets.spark.dml",
+    "device_addresses": "lance_core.tasks.columns.computed_fill",
     "update": "lance_assets.spark.dml",
     "upsert": "lance_assets.spark.dml",
     "upsert_batches": "lance_assets.spark.stream_upsert",

@@ -4,16 +4,45 @@
 receives never pass through the JVM. Start with `compute_columns`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_assets.spark.arguments import check_session_call
 from lance_assets.spark.jobs import SparkRunner
+from lance_assets.spark.release import assigned_resources
 from lance_core.progress import ProgressArgument, reporting
 from lance_core.tasks.columns import computed_fill
-from lance_core.tasks.columns.computed_fill import Bounds, ComputedColumn, FillReport
+from lance_core.tasks.columns.computed_fill import Bounds, ComputedColumn, FillReport, assigned_devices
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, TableRef, WriteOptions
+from lance_core.tasks.partitioning import Task
+
+
+@dataclass(frozen=True, slots=True)
+class _FillRunner:
+    """`Runner` whose tasks know the devices that Spark assigns to them."""
+
+    runner: SparkRunner
+
+    @property
+    def slots(self) -> int:
+        return self.runner.slots
+
+    def run(self, task: Task, partitions: int) -> pa.Table:
+        return self.runner.run(_TaskOnDevices(task), partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskOnDevices:
+    """Task for which `device_addresses` returns the devices of its Spark task. Picklable."""
+
+    task: Task
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with assigned_devices(assigned_resources()):
+            yield from self.task(batches)
 
 
 def compute_columns(
@@ -55,5 +84,5 @@ def compute_columns(
             recompute=recompute,
             bounds=Bounds(rows_max, seconds_max),
             options=WriteOptions(intent, properties, retries, audit),
-            runner=SparkRunner(spark),
+            runner_for=lambda column: _FillRunner(SparkRunner(spark, column.resources)),
         )

@@ -3,17 +3,18 @@
 Rows never enter the JVM: a task receives partition numbers and returns bytes. Start with `SparkRunner`.
 """
 
+import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_assets.spark.release import collect_arrow
+from lance_assets.spark.release import collect_arrow, map_with_resources
 from lance_assets.spark.session import classic_context
 from lance_assets.spark.stage_progress import report_stages
 from lance_assets.spark.worker_setup import WorkerTask
@@ -32,6 +33,9 @@ _ESTIMATE_BYTES_MAX = 128 * 1024**2
 """Far above the size up to which Spark broadcasts (10 MB); Spark generates as many numbers in a few milliseconds."""
 _RESULT_TOO_LARGE = re.compile(r"\(([^()]+)\) is bigger than (spark\.driver\.maxResultSize \([^()]+\))")
 _LOCAL_MASTER = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
+_THREADS_MASTER = re.compile(r"local(\[.*\])?")
+"""Master whose tasks are threads of the driver, to which Spark cannot assign resources."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +43,26 @@ class SparkRunner:
     """`Runner` that executes tasks on the workers of a Spark session."""
 
     spark: SparkSession
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Resources of each task, such as `{"gpu": 1, "cpus": 4}`."""
 
     @property
     def slots(self) -> int:
-        return count_task_slots(self.spark)
+        return max(1, count_task_slots(self.spark) // int(self.resources.get("cpus", 1)))
 
     def run(self, task: Task, partitions: int) -> pa.Table:
         numbers = partition_numbers(self.spark, partitions)
         with report_stages(self.spark):
-            return collect_arrow(numbers.mapInArrow(WorkerTask(task), PARTITION_RESULT_SCHEMA))
+            tasks = map_with_resources(numbers, WorkerTask(task), PARTITION_RESULT_SCHEMA, self._assignable())
+            return collect_arrow(tasks)
+
+    def _assignable(self) -> Mapping[str, float]:
+        """Return the resources, or none if the tasks are threads of the driver."""
+        master = self.spark.conf.get("spark.master", None) or ""
+        if self.resources and _THREADS_MASTER.fullmatch(master):
+            _log.warning("the master %s assigns no resources to tasks, so %s is ignored", master, dict(self.resources))
+            return {}
+        return self.resources
 
 
 @contextmanager

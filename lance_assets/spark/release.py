@@ -8,7 +8,7 @@ these interfaces. This module never opens a session. Start with `require_release
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -28,6 +28,8 @@ OLDEST_RELEASE = (3, 5)
 DATA_SOURCE_RELEASE = (4, 0)
 STREAMING_SINK_RELEASE = (4, 1)
 STREAMING_SOURCE_RELEASE = (4, 2)
+RESOURCE_PROFILE_RELEASE = (4, 0)
+"""Spark 3.5 has profiles for RDDs only."""
 _UNIX_SOCKET_RELEASE = (4, 2)
 """Spark 4.1 has Unix domain sockets too, but loses the socket of a worker while a streaming query runs."""
 
@@ -115,6 +117,32 @@ class _Rows:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             yield from self._rows.to_batches()
+
+
+def map_with_resources(df: DataFrame, task: Any, schema: str, resources: Mapping[str, float]) -> DataFrame:
+    """Return `df.mapInArrow(task, schema)`, each task of which gets these resources. `cpus` is the number of its CPU
+    cores; other resources have to be configured for the executors, as `spark.executor.resource.gpu.amount`."""
+    if not resources:
+        return df.mapInArrow(task, schema)
+    require_release(RESOURCE_PROFILE_RELEASE, "resources=", "leave it out and set spark.task.resource.* for all jobs")
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+    requests = TaskResourceRequests()
+    for name, amount in resources.items():
+        if name == "cpus":
+            requests = requests.cpus(int(amount))
+        else:
+            requests = requests.resource(name, float(amount))
+    return df.mapInArrow(task, schema, profile=ResourceProfileBuilder().require(requests).build)
+
+
+def assigned_resources() -> dict[str, tuple[str, ...]]:
+    """Return the addresses of the resources that Spark has assigned to the running task, by their names."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    resources = {} if context is None else context.resources()
+    return {name: tuple(information.addresses) for name, information in resources.items()}
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:

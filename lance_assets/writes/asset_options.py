@@ -19,7 +19,7 @@ from lance_core import InvalidInput
 
 P = ParamSpec("P")
 R = TypeVar("R")
-ConditionName = Literal["eager", "on_missing"]
+ConditionName = Literal["eager", "on_missing", "on_new_version"]
 Condition: TypeAlias = dg.AutomationCondition[Any]
 
 SYNONYMS: Mapping[str, str] = {
@@ -141,17 +141,24 @@ def resolve_synonyms(options: AssetOptions, subject: str) -> None:
         object.__setattr__(options, synonym, None)
 
 
-def automation_condition(value: object, subject: str) -> Condition | None:
-    """Return the automation condition that an option names or is."""
+def automation_condition(value: object, subject: str, table: dg.AssetKey | None = None) -> Condition | None:
+    """Return the automation condition that an option names or is. `table` is the asset key of the table of a write."""
     match value:
         case None | dg.AutomationCondition():
             return value
+        case "on_new_version":
+            # A tick in which versions were recorded requests one run. No memory is needed: runs of one table wait for
+            # each other in its pool, and a run that finds nothing to do commits no version.
+            return dg.AutomationCondition.asset_matches(
+                table or dg.AssetKey("table"), dg.AutomationCondition.newly_updated()
+            ).with_label("on_new_version")
         case "eager":
             return dg.AutomationCondition.eager()
         case "on_missing":
             return dg.AutomationCondition.on_missing()
     raise InvalidInput(
-        f"{subject}: automation_condition= must be a dagster.AutomationCondition, 'eager' or 'on_missing', not "
+        f"{subject}: automation_condition= must be a dagster.AutomationCondition, 'eager', 'on_missing' or "
+        "'on_new_version', not "
         f"{value!r:.100}"
     )
 

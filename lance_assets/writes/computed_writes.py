@@ -4,25 +4,36 @@ A run computes only stale rows: new ones, those whose inputs changed, and those 
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar, Literal
 
 import dagster as dg
 import pyarrow as pa
 
+from lance_assets.checks.computed_check import metadata_of_codes
 from lance_assets.provenance.column_sources import ColumnSources
 from lance_assets.spark import compute_columns
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import SparkWriteOptions, Write
 from lance_core import Committed, InvalidInput, Table
-from lance_core.tasks.columns.computed_fill import ComputedColumn, ErrorPolicy, FillReport, Function
+from lance_core.tasks.columns.computed_fill import (
+    CallSettings,
+    CallUnit,
+    ComputedColumn,
+    ErrorPolicy,
+    FillReport,
+    Function,
+    InputFormat,
+    RetriedError,
+)
 
 _NON_WORD = re.compile(r"\W+", re.ASCII)
 _SQL_TEXT = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
 # A name that is no function, no field inside a column and no type after AS.
 _SQL_NAME = re.compile(r"(?<!\.)`([^`]+)`|(?<![.\w])(?<!\bas )(?<!\bAS )([A-Za-z_]\w*)\b(?!\s*\()")
 _FAILED_SHOWN = 10
+_MODES = ("stale", "recompute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,12 @@ class SparkComputedColumn(Write):
     numpy (with two dimensions for vectors), a series, or a tensor of PyTorch. `setup` is given instead of `fn` if a
     model has to be loaded: it returns the function, and is called once in each worker. `on_error` is the policy for a
     row for which the function raises: "fail" ends the run, "null" stores null, and "skip" leaves the row for the next
-    run. `rows_max` and `minutes_max` bound a run; the next one continues.
+    run. In the last two, the table `errors_uri` (by default `pages_errors.lance` beside `pages.lance`) has an entry for
+    each failed row, with the values of `error_keys`. `rows_max` and `minutes_max` bound a run; the next one continues.
+
+    `per`, `batch_rows`, `input_format`, `concurrency`, `rate_limit`, `timeout`, `retries`, `retry_on`, `retry_seconds`
+    and `resources` are settings of the calls, as `ComputedColumn` has them. `mode="recompute"` computes all rows in
+    each run, without the bounds; the config `mode` of a run, which the launchpad shows, takes precedence.
 
     `name` is the name of the asset; the default is `<table>_<column>`.
     """
@@ -51,10 +67,23 @@ class SparkComputedColumn(Write):
     fn: Function | None = field(default=None, kw_only=True)
     inputs: Sequence[str] = field(default=(), kw_only=True)
     sql: str | None = field(default=None, kw_only=True)
-    setup: Callable[[], Function] | None = field(default=None, kw_only=True)
+    setup: Callable[[], object] | None = field(default=None, kw_only=True)
     on_error: ErrorPolicy = field(default="fail", kw_only=True)
     rows_max: int | None = field(default=None, kw_only=True)
     minutes_max: float | None = field(default=None, kw_only=True)
+    errors_uri: str | None = field(default=None, kw_only=True)
+    error_keys: Sequence[str] = field(default=(), kw_only=True)
+    mode: Literal["stale", "recompute"] = field(default="stale", kw_only=True)
+    input_format: InputFormat = field(default="arrow", kw_only=True)
+    per: CallUnit = field(default="batch", kw_only=True)
+    batch_rows: int | None = field(default=None, kw_only=True)
+    concurrency: int | None = field(default=None, kw_only=True)
+    rate_limit: float | None = field(default=None, kw_only=True)
+    timeout: float | None = field(default=None, kw_only=True)
+    retries: int = field(default=0, kw_only=True)
+    retry_on: Sequence[RetriedError] = field(default=("ConnectionError", "TimeoutError"), kw_only=True)
+    retry_seconds: float = field(default=1.0, kw_only=True)
+    resources: Mapping[str, float] = field(default_factory=dict, kw_only=True)
     summary: ClassVar[str] = "Computes a column of"
     is_named_by_its_table: ClassVar[bool] = True
 
@@ -63,6 +92,20 @@ class SparkComputedColumn(Write):
             self.computed_column.check()
         except InvalidInput as error:
             raise self.declaration_error(str(error)) from None
+        if self.mode not in _MODES:
+            raise self.declaration_error(f"mode={self.mode!r} is unknown; give 'stale' or 'recompute'")
+
+    @property
+    def asset_config_schema(self) -> object:
+        if self.config_schema is not None:
+            return self.config_schema
+        mode = dg.Field(
+            dg.Enum("ComputedColumnMode", [dg.EnumValue(each) for each in _MODES]),
+            default_value=self.mode,
+            is_required=False,
+            description="stale: compute rows that are new or have changed; recompute: compute all rows.",
+        )
+        return {"mode": mode}
 
     @property
     def computed_column(self) -> ComputedColumn:
@@ -76,6 +119,9 @@ class SparkComputedColumn(Write):
             sql=self.sql,
             setup=self.setup,
             on_error=self.on_error,
+            errors_uri=self.errors_uri,
+            error_keys=self.error_keys,
+            **{each.name: getattr(self, each.name) for each in fields(CallSettings)},
         )
 
     def names_read(self) -> Sequence[str]:
@@ -95,18 +141,42 @@ class SparkComputedColumn(Write):
         return replace(self, name=_NON_WORD.sub("_", f"{table}_{self.column}").rstrip("_"))
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
+        recompute = self._mode_of_run(ctx) == "recompute"
         (report,) = compute_columns(
             ctx.spark,
             ctx.table.uri,
             self.computed_column,
-            rows_max=self.rows_max,
-            seconds_max=None if self.minutes_max is None else 60 * self.minutes_max,
-            progress=lambda state: ctx.log.info(str(state)),
+            recompute=recompute,
+            rows_max=None if recompute else self.rows_max,
+            seconds_max=None if recompute or self.minutes_max is None else 60 * self.minutes_max,
             **make_options(),
         )
         ctx.metadata |= metadata_of_fill(report)
+        ctx.metadata |= self._metadata_of_errors(ctx, report)
         ctx.log.info(f"{self.name}: {describe_fill(report)}")
         return report.committed
+
+    def _metadata_of_errors(self, ctx: WriteContext, report: FillReport) -> dict[str, dg.MetadataValue]:
+        """Return where the failed rows are, and the first ones."""
+        if report.errors_uri is None:
+            return {}
+        rows = Table.open(ctx.table.uri, **ctx.table.access()).failed_rows(self.column, errors_uri=self.errors_uri)
+        shown = rows.slice(0, _FAILED_SHOWN).drop_columns(["column"]).to_pylist()
+        records = [
+            dg.TableRecord({name: value if isinstance(value, int) else str(value or "") for name, value in row.items()})
+            for row in shown
+        ]
+        return {
+            "lance/errors_table": dg.MetadataValue.path(report.errors_uri),
+            "lance/rows_failed_total": dg.MetadataValue.int(report.failed_total),
+            **({"lance/failed_rows": dg.MetadataValue.table(records)} if records else {}),
+        }
+
+    def _mode_of_run(self, ctx: WriteContext) -> str:
+        if self.config_schema is not None:
+            return self.mode
+        config = ctx.dagster.op_execution_context.op_config
+        return str(config["mode"])
 
     def column_sources(self, ctx: WriteContext) -> ColumnSources:
         """Return the inputs as the sources of the column; for SQL, the names in it that are columns of the table."""
@@ -125,9 +195,11 @@ def describe_fill(report: FillReport) -> str:
     reasons += [f"{rows:,} of code {name!r}" for name, rows in before.older_code.items()]
     sentence = f"{report.computed:,} of {before.rows:,} rows computed in {report.seconds:,.1f} s ({', '.join(reasons)})"
     if report.failed_count:
-        sentence += f"; the function raised for {report.failed_count:,} rows"
+        sentence += f"; the function raised for {report.failed_count:,} rows, which are in {report.errors_uri}"
     if report.remaining:
         sentence += f"; {report.remaining:,} rows are stale"
+    if report.remaining and report.seconds_left is not None:
+        sentence += f", which take about {max(report.seconds_left / 60, 0.1):,.1f} minutes"
     return sentence
 
 
@@ -146,6 +218,8 @@ def metadata_of_fill(report: FillReport) -> dict[str, dg.MetadataValue]:
         "lance/rows_stale": dg.MetadataValue.int(report.remaining),
         "lance/rows_failed": dg.MetadataValue.int(report.failed_count),
         "lance/code_version": dg.MetadataValue.text(report.declaration.code_version),
+        "lance/seconds": dg.MetadataValue.float(round(report.seconds, 3)),
+        **metadata_of_codes(report.after, report.declaration),
     }
     if report.computed:
         rate = report.computed / max(report.seconds, 1e-6)
@@ -154,7 +228,4 @@ def metadata_of_fill(report: FillReport) -> dict[str, dg.MetadataValue]:
         metadata["lance/minutes_left"] = dg.MetadataValue.float(round(report.seconds_left / 60, 2))
     if before.older_code:
         metadata["lance/older_code"] = dg.MetadataValue.json(dict(before.older_code))
-    if report.failed:
-        rows_shown = [f"- row address {each.row_address}: {each.error}" for each in report.failed[:_FAILED_SHOWN]]
-        metadata["lance/failed_rows"] = dg.MetadataValue.md("\n".join(rows_shown))
     return metadata

@@ -118,6 +118,11 @@ class Write(WriteSettings, ABC):
         return option if callable(option) else None
 
     @property
+    def asset_config_schema(self) -> object:
+        """Config schema of the asset."""
+        return self.config_schema
+
+    @property
     def resource_key(self) -> str:
         """Key of the resource that the write needs."""
         return SPARK_RESOURCE_KEY

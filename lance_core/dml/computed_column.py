@@ -13,11 +13,12 @@ declaration is stored in the metadata of the field. `004-computed-columns.md` ha
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from lance_core import validation
+from lance_core.dml.call_settings import CallSettings
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Projection, with_metadata_columns
 from lance_core.format.field_paths import unknown_column_message
@@ -29,15 +30,15 @@ DECLARATION_KEY = "lance_assets.computed"
 EARLIER_VERSIONS_MAX = 16
 """Number of earlier versions of the code that a declaration names, so that their rows can be counted."""
 
-Function: TypeAlias = Callable[[pa.RecordBatch], object]
+Function: TypeAlias = Callable[[Any], object]
 """Function from a batch of the inputs to one value for each row: an array, a batch of one column, or a list, array or
-series of numpy, pandas or another library."""
+series of numpy, pandas or another library. `CallSettings` has the other forms, such as a coroutine for each row."""
 ErrorPolicy: TypeAlias = Literal["fail", "null", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class ComputedColumn:
-    """Declaration of a computed column.
+class ComputedColumn(CallSettings):
+    """Declaration of a computed column. `CallSettings` has its settings of calls.
 
     ComputedColumn("words", pa.int64(), fn=count_words, inputs=["title", "body"], code_version="1")
     ComputedColumn("total", pa.float64(), sql="price * quantity")
@@ -51,11 +52,16 @@ class ComputedColumn:
     code_version: str = "1"
     """Text that changes with the meaning of the function: rows that another version has computed are stale."""
     sql: str | None = None
-    setup: Callable[[], Function] | None = None
-    """Function that returns `fn`, called once in each worker process, such as one that loads a model."""
+    setup: Callable[[], object] | None = None
+    """Function that returns `fn`, called once in each worker process, such as one that loads a model; it may be
+    asynchronous."""
     on_error: ErrorPolicy = "fail"
     """Policy for rows for which the function raises: `fail` ends the run, `null` stores null and does not try the row
-    again, `skip` leaves it stale for the next run."""
+    again, `skip` leaves it stale for the next run. Both keep the error in the side table."""
+    errors_uri: str | None = None
+    """Table for failed rows; by default `pages_errors.lance` beside `pages.lance`."""
+    error_keys: Sequence[str] = ()
+    """Columns whose values identify a failed row in that table, besides its row id."""
 
     @property
     def fingerprint(self) -> str:
@@ -87,6 +93,10 @@ class ComputedColumn:
         version: object = self.code_version
         if not isinstance(version, str) or not version:
             raise InvalidInput(f"{what}: code_version= is a text, not {self.code_version!r}")
+        self.check_calls(what, self.fn)
+        validation.check_names(self.error_keys, "error_keys")
+        if self.errors_uri is not None:
+            validation.check_uri(self.errors_uri)
         if self.on_error not in ("fail", "null", "skip"):
             raise InvalidInput(f"{what}: on_error={self.on_error!r}: it must be 'fail', 'null' or 'skip'")
 
@@ -97,7 +107,7 @@ class ComputedColumn:
             readable = with_metadata_columns(columns)
             projection = Projection.parse({self.name: self.sql}, readable, types={self.name: self.type})
             declared = replace(self, inputs=projection.columns)
-        for name in declared.inputs:
+        for name in (*declared.inputs, *declared.error_keys):
             if name not in columns.names:  # a row's id or version changes with each run, so no value would be fresh
                 raise InvalidInput(
                     f"{what}: computed column {self.name!r}: {unknown_column_message(name, columns.names)}"

@@ -1,11 +1,11 @@
-"""Row computation: calls the function of a computed column for rows, and applies its policy for rows that fail.
+"""Row computation: computes values by the function of a computed column, and applies its policy for rows that fail.
 
 A batch for which the function raises is divided until the rows that fail are alone, so that the others keep the speed
-of batches. The function of `setup=` is made once for a job in each process. Start with `compute_rows`.
+of batches. Start with `compute_rows`.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,33 @@ import pyarrow as pa
 
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.inputs import as_input
-from lance_core.dml.computed_column import ComputedColumn, Function
+from lance_core.dml.call_settings import class_name
+from lance_core.dml.computed_column import ComputedColumn
+from lance_core.dml.function_calls import FunctionCalls, FunctionFailed
+from lance_core.dml.function_inputs import convert_batch
 from lance_core.dml.row_rewrite import concat_arrays
 from lance_core.errors import InvalidInput
-from lance_core.expressions import Projection
+from lance_core.storage.secret_detection import contains_secret
 
 ERROR_CHARACTERS_MAX = 500
-_functions: dict[str, Function] = {}
-"""Functions that `setup=` made in this process, by the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowError:
+    """Error of the function for one row."""
+
+    position: int
+    type: str
+    """Name of the class, with its module."""
+    message: str
+    """Message, cut to `ERROR_CHARACTERS_MAX` characters; without it if it contains a secret."""
+
+    @classmethod
+    def of(cls, position: int, error: BaseException) -> "RowError":
+        message = str(error)
+        if contains_secret(message):
+            message = "(the message contains a secret)"
+        return cls(position, class_name(type(error)), message[:ERROR_CHARACTERS_MAX])
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,83 +49,123 @@ class ComputedRows:
     positions: npt.NDArray[np.int64]
     """Positions in the batch, in ascending order."""
     values: pa.Array
-    errors: tuple[tuple[int, str], ...] = ()
-    """Rows that failed: their position in the batch, and the error."""
+    errors: tuple[RowError, ...] = ()
+    """Rows that failed, in ascending order."""
 
 
-class _FunctionFailed(Exception):
-    """Error that the function of the user raised, as opposed to a result of a wrong form."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-def function_of(column: ComputedColumn, job: str) -> Function:
-    """Return the function of the column. One that `setup=` makes is cached for the job."""
-    if column.sql is not None:
-        return _SqlFunction(column)
-    if column.fn is not None:
-        return column.fn
-    assert column.setup is not None
-    if job not in _functions:
-        _functions.clear()  # an earlier job has ended, and its model may be large
-        _functions[job] = column.setup()
-    return _functions[job]
-
-
-@dataclass(frozen=True, slots=True)
-class _SqlFunction:
-    column: ComputedColumn
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
-        column = self.column
-        projection = Projection.parse({column.name: str(column.sql)}, batch.schema, types={column.name: column.type})
-        return projection.evaluate(batch).column(0)
-
-
-def compute_rows(column: ComputedColumn, function: Function, batch: pa.RecordBatch, what: str) -> ComputedRows:
-    """Return the values of the rows of the batch, without rows that the policy skips. `what` names the rows in
-    errors."""
-    if column.on_error == "fail":
-        try:
-            values = _call(column, function, batch, what)
-        except _FunctionFailed as failed:
-            raise failed.error from failed.error.__cause__
-        return ComputedRows(np.arange(batch.num_rows), values)
-    parts = list(_compute_divided(column, function, batch, 0, what))
-    positions = np.concatenate([np.arange(start, start + len(values)) for start, values, _error in parts])
-    errors = tuple((start, error) for start, _values, error in parts if error is not None)
-    values = concat_arrays([values for _start, values, _error in parts])
-    if column.on_error == "skip":
-        is_valid = ~np.isin(positions, [start for start, _error in errors])
-        return ComputedRows(positions[is_valid], values.filter(pa.array(is_valid)), errors)
+def compute_rows(
+    calls: FunctionCalls, batch: pa.RecordBatch, what: str, is_ended: Callable[[], bool] = lambda: False
+) -> ComputedRows:
+    """Return the values of the rows of the batch, without rows that the policy skips. `what` names the rows in errors.
+    No call starts when `is_ended` is true; rows that were not reached have neither a value nor an error."""
+    is_by_row = calls.column.per == "row"
+    work: _RowWork | _BatchWork = _RowWork(calls, batch, what) if is_by_row else _BatchWork(calls, batch, what)
+    try:
+        work.run(is_ended)
+    except FunctionFailed as failed:
+        raise failed.error from failed.error.__cause__
+    parts = sorted(work.finished(), key=lambda part: part.start)
+    errors = tuple(sorted(work.errors, key=lambda error: error.position))
+    if not parts:
+        return ComputedRows(np.arange(0), pa.nulls(0, calls.column.type), errors)
+    positions = np.concatenate([np.arange(part.start, part.start + len(part.values)) for part in parts])
+    values = concat_arrays([part.values for part in parts])
+    if errors and calls.column.on_error == "skip":
+        is_valid = ~np.isin(positions, [error.position for error in errors])
+        positions, values = positions[is_valid], values.filter(pa.array(is_valid))
     return ComputedRows(positions, values, errors)
 
 
-def _compute_divided(
-    column: ComputedColumn, function: Function, batch: pa.RecordBatch, start: int, what: str
-) -> Iterator[tuple[int, pa.Array, str | None]]:
-    """Yield values by the position of the first; a row that fails is alone, and null with its error."""
-    try:
-        yield start, _call(column, function, batch, what), None
-    except _FunctionFailed as failed:
-        if batch.num_rows == 1:
-            message = f"{type(failed.error).__name__}: {failed.error}"
-            yield start, pa.nulls(1, column.type), message[:ERROR_CHARACTERS_MAX]
-            return
-        half = batch.num_rows // 2
-        yield from _compute_divided(column, function, batch.slice(0, half), start, what)
-        yield from _compute_divided(column, function, batch.slice(half), start + half, what)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Values of neighbouring rows."""
+
+    start: int
+    values: pa.Array
 
 
-def _call(column: ComputedColumn, function: Function, batch: pa.RecordBatch, what: str) -> pa.Array:
-    label = f"{what}: the function of computed column {column.name!r}"
-    try:
-        result = function(batch)
-    except Exception as error:
-        error.add_note(f"{label} raised this")
-        raise _FunctionFailed(error) from error
+@dataclass(slots=True)
+class _BatchWork:
+    """Calls that receive batches."""
+
+    calls: FunctionCalls
+    batch: pa.RecordBatch
+    what: str
+    errors: list[RowError] = field(default_factory=list)
+    _parts: list[_Part] = field(default_factory=list)
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Yield the rows of each call, as the first one and their number."""
+        rows, size = self.batch.num_rows, self.calls.column.batch_rows or self.batch.num_rows
+        for start in range(0, rows, max(1, size)):
+            yield start, min(size, rows - start)
+
+    def run(self, is_ended: Callable[[], bool]) -> None:
+        self.calls.for_each(self.pieces(), self.compute, is_ended)
+
+    async def compute(self, piece: tuple[int, int]) -> None:
+        column, (start, count) = self.calls.column, piece
+        label, part = _label(self.what, column), self.batch.slice(start, count)
+        try:
+            result = await self.calls.call(convert_batch(part, column.input_format), label)
+        except FunctionFailed as failed:
+            if column.on_error == "fail":
+                raise
+            if count == 1:
+                self.errors.append(RowError.of(start, failed.error))
+                self._parts.append(_Part(start, pa.nulls(1, column.type)))
+                return
+            half = count // 2
+            await self.compute((start, half))
+            await self.compute((start + half, count - half))
+        else:
+            self._parts.append(_Part(start, values_of(result, column, count, label)))
+
+    def finished(self) -> Sequence[_Part]:
+        return self._parts
+
+
+@dataclass(slots=True)
+class _RowWork:
+    """Calls that receive one row."""
+
+    calls: FunctionCalls
+    batch: pa.RecordBatch
+    what: str
+    errors: list[RowError] = field(default_factory=list)
+    _results: dict[int, object] = field(default_factory=dict)
+
+    def pieces(self) -> Iterator[tuple[int, dict[str, object]]]:
+        yield from enumerate(self.batch.to_pylist())
+
+    def run(self, is_ended: Callable[[], bool]) -> None:
+        self.calls.for_each(self.pieces(), self.compute, is_ended)
+
+    async def compute(self, piece: tuple[int, dict[str, object]]) -> None:
+        position, row = piece
+        try:
+            self._results[position] = await self.calls.call(row, _label(self.what, self.calls.column))
+        except FunctionFailed as failed:
+            if self.calls.column.on_error == "fail":
+                raise
+            self.errors.append(RowError.of(position, failed.error))
+            self._results[position] = None
+
+    def finished(self) -> Iterator[_Part]:
+        """Yield the values of neighbouring rows together, since each conversion takes time."""
+        column, positions = self.calls.column, np.array(sorted(self._results), dtype=np.int64)
+        for run in np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1):
+            if len(run):
+                results = [self._results[position] for position in run.tolist()]
+                yield _Part(int(run[0]), values_of(results, column, len(run), _label(self.what, column)))
+
+
+def _label(what: str, column: ComputedColumn) -> str:
+    return f"{what}: the function of computed column {column.name!r}"
+
+
+def values_of(result: object, column: ComputedColumn, rows: int, label: str) -> pa.Array:
+    """Return what the function returned for these rows as an array of the type of the column."""
     declared = pa.schema([pa.field(column.name, column.type)])
     if isinstance(result, pa.RecordBatch | pa.Table):
         if result.num_columns != 1:
@@ -118,12 +177,12 @@ def _call(column: ComputedColumn, function: Function, batch: pa.RecordBatch, wha
         result = result.detach().cpu().numpy()
     if isinstance(result, np.ndarray) and result.ndim == 2:
         result = pa.FixedSizeListArray.from_arrays(pa.array(result.reshape(-1)), result.shape[1])
-    rows = as_input({column.name: result}, declared)
-    converted = [conform(each, declared, conversion=Conversion.CAST, what=label) for each in rows.batches]
+    inputs = as_input({column.name: result}, declared)
+    converted = [conform(each, declared, conversion=Conversion.CAST, what=label) for each in inputs.batches]
     values = concat_arrays([each.column(0) for each in converted]) if converted else pa.nulls(0, column.type)
-    if len(values) != batch.num_rows:
+    if len(values) != rows:
         raise InvalidInput(
-            f"{label} was given {batch.num_rows} rows and returned {len(values)} values; it has to return one for each "
-            "row, in the same order"
+            f"{label} was given {rows} rows and returned {len(values)} values; it has to return one for each row, in "
+            "the same order"
         )
     return values

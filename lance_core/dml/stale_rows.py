@@ -21,6 +21,9 @@ from lance_core.format.fragment import Fragment
 from lance_core.versions.snapshot import Snapshot
 
 Mask = npt.NDArray[np.bool_]
+Reasons = npt.NDArray[np.int16]
+FRESH, NEW, INPUTS_CHANGED, OLDER_CODE = range(4)
+"""States of a row. A row of an earlier version of the code has `OLDER_CODE` plus the number of that version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,26 @@ class InspectedRows:
 
     inputs: PositionedBatch
     fingerprints: Hashes
-    stale: Mask
-    """Mask of the rows without a value that belongs to their inputs and the present code."""
-    freshness: Freshness
+    reasons: Reasons
+    """State of each row: `FRESH`, or the reason why it has no value that belongs to its inputs and the present code."""
+    earlier: tuple[str, ...]
+    """Earlier versions of the code, by number."""
+
+    @property
+    def stale(self) -> Mask:
+        mask: Mask = self.reasons != FRESH
+        return mask
+
+    @property
+    def freshness(self) -> Freshness:
+        return count_reasons(self.reasons, self.earlier)
+
+
+def count_reasons(reasons: Reasons, earlier: Sequence[str]) -> Freshness:
+    """Return the numbers of rows by state."""
+    counts = np.bincount(reasons, minlength=OLDER_CODE).tolist()
+    older = {earlier[number]: count for number, count in enumerate(counts[OLDER_CODE:]) if count}
+    return Freshness(len(reasons), counts[NEW], counts[INPUTS_CHANGED], older)
 
 
 def find_stale_rows(base: Snapshot, fragment: Fragment, column: Declaration) -> Iterator[InspectedRows]:
@@ -80,30 +100,23 @@ def find_stale_rows(base: Snapshot, fragment: Fragment, column: Declaration) -> 
         inputs = rows.batch.select(list(column.inputs))
         present = fingerprint_rows(inputs, column.code.encode())
         recorded = rows.batch.column(column.fingerprint) if has_fingerprints else None
-        stale, freshness = _compare(recorded, present, inputs, column.earlier)
-        yield InspectedRows(PositionedBatch(inputs, rows.offsets), present, stale, freshness)
+        reasons = _compare(recorded, present, inputs, column.earlier)
+        yield InspectedRows(PositionedBatch(inputs, rows.offsets), present, reasons, column.earlier)
 
 
-def _compare(
-    recorded: pa.Array | None, present: Hashes, inputs: pa.RecordBatch, earlier: Sequence[str]
-) -> tuple[Mask, Freshness]:
-    count = len(present)
+def _compare(recorded: pa.Array | None, present: Hashes, inputs: pa.RecordBatch, earlier: Sequence[str]) -> Reasons:
     if recorded is None:
-        return np.ones(count, dtype=np.bool_), Freshness(count, new=count)
+        return np.full(len(present), NEW, dtype=np.int16)
     is_new = recorded.is_null().to_numpy(zero_copy_only=False)
     numbers = recorded.fill_null(0).to_numpy(zero_copy_only=False)
     is_other = (numbers != present) & ~is_new
-    older: dict[str, int] = {}
-    unexplained = is_other
-    for code in earlier:
+    reasons = np.where(is_new, NEW, np.where(is_other, INPUTS_CHANGED, FRESH)).astype(np.int16)
+    for number, code in enumerate(earlier):
+        unexplained = reasons == INPUTS_CHANGED
         if not unexplained.any():
             break
-        is_older = unexplained & (numbers == fingerprint_rows(inputs, code.encode()))
-        if is_older.any():
-            older[code] = int(is_older.sum())
-            unexplained = unexplained & ~is_older
-    freshness = Freshness(count, int(is_new.sum()), int(unexplained.sum()), older)
-    return is_new | is_other, freshness
+        reasons[unexplained & (numbers == fingerprint_rows(inputs, code.encode()))] = OLDER_CODE + number
+    return reasons
 
 
 def total(parts: Iterable[Freshness]) -> Freshness:

@@ -115,6 +115,15 @@ def locate_rows(location: Location, manifest: Manifest, rows: RowNumbers, *, by:
     return _locate_by_address(location, manifest, numbers, "row address" if by is By.ROW_ADDRESS else "row id")
 
 
+def rows_exist(location: Location, manifest: Manifest, rows: RowNumbers, *, by: By) -> Mask:
+    """Return whether each row with these row ids or addresses exists."""
+    numbers = _to_int64(rows)
+    if by is By.ROW_ID and manifest.has_stable_row_ids:
+        addresses = build_row_id_index(location, manifest).locate_rows(numbers.astype(np.uint64))
+        return addresses.is_known & (numbers >= 0)
+    return _find_addresses(location, manifest, numbers)[1]
+
+
 def scan_order_keys(positions: RowPositions) -> Ints:
     """Return one number per position, ascending in scan order."""
     return (positions.fragments << _OFFSET_BITS) | positions.offsets
@@ -161,6 +170,13 @@ def _locate_by_offset(location: Location, manifest: Manifest, numbers: Ints) -> 
 
 
 def _locate_by_address(location: Location, manifest: Manifest, addresses: Ints, label: str) -> RowPositions:
+    positions, exists = _find_addresses(location, manifest, addresses)
+    _check_found(addresses, exists, label, location, manifest)
+    return positions
+
+
+def _find_addresses(location: Location, manifest: Manifest, addresses: Ints) -> tuple[RowPositions, Mask]:
+    """Return the positions of addresses, and whether a live row is there."""
     fragment_ids, offsets = addresses >> _OFFSET_BITS, addresses & ((1 << _OFFSET_BITS) - 1)
     number, exists = _fragment_numbers(manifest, fragment_ids)
     rows = _row_counts(manifest, live=False)
@@ -172,8 +188,7 @@ def _locate_by_address(location: Location, manifest: Manifest, addresses: Ints, 
         if deletions is not None:
             rows_here = np.flatnonzero(exists & (number == each))
             exists[rows_here] = ~np.isin(offsets[rows_here], deletions.offsets)
-    _check_found(addresses, exists, label, location, manifest)
-    return RowPositions(number, offsets)
+    return RowPositions(number, offsets), exists
 
 
 def _locate_by_id(location: Location, manifest: Manifest, row_ids: Ints) -> RowPositions:

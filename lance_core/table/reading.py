@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from lance_core import validation
 from lance_core.dml.computed_column import declared_columns
+from lance_core.dml.failed_rows import current_entries, load_errors, locate_errors
 from lance_core.dml.freshness import measure_freshness
 from lance_core.dml.stale_rows import Freshness
 from lance_core.errors import Corrupt, InvalidInput
@@ -185,6 +186,18 @@ class TableReading(TableBase):
         """
         declaration = declared_columns(self._columns).get(column)
         return None if declaration is None else measure_freshness(self._snapshot, declaration)
+
+    def failed_rows(self, column: str | None = None, *, errors_uri: str | None = None) -> pa.Table:
+        """Return the rows for which the function of a computed column raised, of one column or of all: row id, declared
+        key, error, version of the code, run and time. Rows that have been computed since are left out.
+
+        `errors_uri` is the table that the runs have named for such rows; by default it is beside this table, as
+        `pages_errors.lance` is beside `pages.lance`.
+
+        >>> table.failed_rows().num_rows
+        0
+        """
+        return current_entries(self._snapshot, load_errors(locate_errors(self._snapshot, errors_uri)), column)
 
     @property
     def config(self) -> Mapping[str, str]:

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import torch
 import torch.distributed
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from lance_core.datafiles.tensors import tensor_of
 from lance_core.errors import InvalidInput
 from lance_core.table.batch_shards import BatchShards, ShardPosition
 
@@ -86,28 +85,6 @@ class TorchRows(Dataset):  # type: ignore[misc]  # torch is not installed where 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, object]]:
         """Return several rows, which a data loader reads in one call."""
         return self._shards.rows_at(indices)
-
-
-def tensor_of(column: pa.Array, name: str) -> Any:
-    """Return a column as a tensor: numbers and booleans, and fixed-size lists of them as rows of a matrix. Columns of
-    other types, such as text, are lists of Python values. A null of floats is NaN."""
-    if pa.types.is_fixed_size_list(column.type) and _is_number(column.type.value_type):
-        if column.null_count:
-            raise InvalidInput(
-                f"column {name!r} has nulls, which a tensor cannot hold; leave these rows out by a filter"
-            )
-        return tensor_of(column.flatten(), name).reshape(len(column), column.type.list_size)
-    if not _is_number(column.type):
-        return column.to_pylist()
-    if column.null_count and not pa.types.is_floating(column.type):
-        raise InvalidInput(
-            f"column {name!r} has nulls, which a tensor of {column.type} cannot hold; leave them out by a filter"
-        )
-    return torch.from_numpy(np.array(column.to_numpy(zero_copy_only=False)))
-
-
-def _is_number(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_boolean(arrow))
 
 
 def _process_group(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -1,8 +1,11 @@
 """Computed columns in Dagster with real Spark: declared once, filled by runs, and fresh again after new rows."""
 
+import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import dagster as dg
 import pyarrow as pa
@@ -51,6 +54,18 @@ def load_model() -> Callable[[pa.RecordBatch], pa.Array]:
     return lengths
 
 
+async def connect(is_down: Path) -> Callable[[dict[str, str]], Awaitable[str]]:
+    """Return the function of a service, which fails for some rows while a file exists."""
+
+    async def language(row: dict[str, str]) -> str:
+        await asyncio.sleep(0)
+        if row["title"].endswith("7") and is_down.exists():
+            raise LookupError(f"no language for {row['title']}")
+        return "en"
+
+    return language
+
+
 def table_of(folder: Path, code_version: str) -> LanceTable:
     days = dg.StaticPartitionsDefinition(["0", "1", "2"])
     return lance_table(
@@ -60,7 +75,25 @@ def table_of(folder: Path, code_version: str) -> LanceTable:
         computed=[
             SparkComputedColumn("is_long", type=pa.bool_(), sql="length > 7"),
             SparkComputedColumn(
-                "length", type=pa.int32(), setup=load_model, inputs=["title"], code_version=code_version
+                "length",
+                type=pa.int32(),
+                setup=load_model,
+                inputs=["title"],
+                code_version=code_version,
+                automation="on_new_version",
+            ),
+            SparkComputedColumn(
+                "language",
+                type=pa.string(),
+                setup=partial(connect, folder / "is_down"),
+                inputs=["title"],
+                per="row",
+                concurrency=8,
+                rate_limit=5000,
+                timeout=60,
+                retries=1,
+                on_error="skip",
+                resources={"cpus": 1},  # ignored by a local master
             ),
         ],
         checks=[ColumnFresh("length", at_least=0.9)],
@@ -77,17 +110,22 @@ def metadata_of(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> dict[str
 def test_a_declared_column_is_filled_again_after_new_rows(
     tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
 ) -> None:
-    def materialize(table: LanceTable, *names: str, partition: str | None = None) -> dict[str, object]:
+    def materialize(
+        table: LanceTable, *names: str, partition: str | None = None, config: dict[str, object] | None = None
+    ) -> dict[str, object]:
         result = dg.materialize(
             list(table.defs.assets or ()),  # type: ignore[arg-type]
             selection=[table.write_key(name) for name in names],
             instance=instance,
             resources={"spark": resource},
             partition_key=partition,
+            run_config={"ops": {names[-1]: {"config": config}}} if config else None,
         )
         assert result.success
         return metadata_of(result, table.write_key(names[-1]))
 
+    is_down = tmp_path / "is_down"
+    is_down.touch()
     table = table_of(tmp_path, "1")
     materialize(table, "pages_append", partition="0")
     filled = materialize(table, "pages_length")
@@ -113,6 +151,38 @@ def test_a_declared_column_is_filled_again_after_new_rows(
     newer = table_of(tmp_path, "2")
     again = materialize(newer, "pages_length")
     assert (again["lance/rows_computed"], again["lance/rows_of_older_code"]) == (200, 200)
+    assert (again["lance/share_of_code 2"], again.get("lance/share_of_code 1")) == (1.0, None)
+    assert materialize(newer, "pages_length")["lance/rows_computed"] == 0
+    assert materialize(newer, "pages_length", config={"mode": "recompute"})["lance/rows_computed"] == 200
+    failed = materialize(newer, "pages_language")
+    assert (failed["lance/rows_computed"], failed["lance/rows_failed"], failed["lance/rows_stale"]) == (180, 20, 20)
+    assert failed["lance/errors_table"] == str(tmp_path / "pages_errors.lance")
+    records = cast(dg.TableMetadataValue, failed["lance/failed_rows"]).records
+    assert records[0].data["message"] == "no language for page 7"
+    is_down.unlink()
+    repaired = materialize(newer, "pages_language")
+    assert (repaired["lance/rows_computed"], repaired["lance/rows_stale"]) == (20, 0)
+    assert Table.open(table.uri).failed_rows().num_rows == 0
+    assert "lance/errors_table" not in repaired
+
+
+def test_a_new_version_starts_a_fill(
+    tmp_path: Path, instance: dg.DagsterInstance, resource: SparkSessionResource
+) -> None:
+    table = table_of(tmp_path, "1")
+    defs = dg.Definitions.merge(table.defs, dg.Definitions(resources={"spark": resource}))
+    keys = [table.write_key(name) for name in ("pages_length", "pages_is_long")]
+
+    def requested(cursor: Any) -> tuple[list[int], Any]:
+        result = dg.evaluate_automation_conditions(defs, instance, cursor=cursor)
+        return [result.get_num_requested(key) for key in keys], result.cursor
+
+    before, cursor = requested(None)
+    instance.add_dynamic_partitions(table.ledger.partition_set, ["v0000000001"])
+    instance.report_runless_asset_event(dg.AssetMaterialization(table.key, partition="v0000000001"))
+    after, cursor = requested(cursor)
+    idle, cursor = requested(cursor)
+    assert (before, after, idle) == ([0, 0], [1, 0], [0, 0])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ may append, delete, update, upsert and compact meanwhile. Start with `fill_compu
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -26,7 +26,7 @@ from lance_core import validation
 from lance_core.coordination import progress
 from lance_core.coordination.leases import release
 from lance_core.dml import new_columns, settings
-from lance_core.dml.column_files import PositionedBatch
+from lance_core.dml.call_settings import CallSettings, CallUnit, InputFormat, RetriedError
 from lance_core.dml.column_fill import FilledFragment, keep_valid, plan_fill, read_field_ids, resolve_target
 from lance_core.dml.computed_column import (
     DECLARATION_KEY,
@@ -39,16 +39,17 @@ from lance_core.dml.computed_column import (
     resolve_all,
 )
 from lance_core.dml.freshness import known_fresh, measure_freshness, record_fresh, unchanged_since
-from lance_core.dml.replaced_columns import fill_fragment
-from lance_core.dml.row_computation import compute_rows, function_of
-from lance_core.dml.stale_rows import Freshness, InspectedRows, find_stale_rows, total
+from lance_core.dml.function_calls import assigned_devices, device_addresses
+from lance_core.dml.stale_rows import Freshness, total
 from lance_core.errors import Corrupt, InvalidInput, StorageError
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Merge, Operation, Update
 from lance_core.progress import report
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.base import Committed
-from lance_core.tasks.columns.resumed_fill import load_existing, record_filled
+from lance_core.tasks.columns.fill_errors import append_entries, errors_target, remove_superseded
+from lance_core.tasks.columns.fill_task import ErrorsTarget, FailedRow, FillTask, FragmentResult, decode_result
+from lance_core.tasks.columns.resumed_fill import load_existing
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot, load_at
@@ -56,8 +57,6 @@ from lance_core.versions.snapshot import Snapshot, load_at
 Positions = npt.NDArray[np.int64]
 FRAGMENTS_PER_SLOT = 8
 """Fragments that each worker gets in one job, so that a bound and the progress are checked now and then."""
-ERRORS_MAX = 1_000
-"""Number of failed rows of one fragment that a report names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,47 +76,6 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedRow:
-    """Row for which the function raised."""
-
-    row_address: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class _FragmentResult:
-    """Numbers of one fragment."""
-
-    before: Freshness
-    """State of the rows before the run."""
-    computed: int = 0
-    stale_left: int = 0
-    failed: tuple[FailedRow, ...] = ()
-    failed_count: int = 0
-
-    def encode(self) -> bytes:
-        numbers = {
-            "before": self.before.to_dict(),
-            "computed": self.computed,
-            "stale_left": self.stale_left,
-            "failed": [[each.row_address, each.error] for each in self.failed],
-            "failed_count": self.failed_count,
-        }
-        return json.dumps(numbers).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> "_FragmentResult":
-        numbers = json.loads(data)
-        return cls(
-            Freshness(**numbers["before"]),
-            numbers["computed"],
-            numbers["stale_left"],
-            tuple(FailedRow(address, error) for address, error in numbers["failed"]),
-            numbers["failed_count"],
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class FillReport:
     """Result of one run for one column."""
 
@@ -125,14 +83,28 @@ class FillReport:
     committed: Committed
     before: Freshness
     """State of the rows before the run."""
+    after: Freshness
+    """State of the rows after the run, those that it has not reached included."""
     computed: int
     """Rows that got a value, from this run or from one that was killed before its commit."""
-    remaining: int
-    """Stale rows after the run."""
     failed: tuple[FailedRow, ...]
     """Rows for which the function raised, at most a thousand of each fragment."""
     failed_count: int
     seconds: float
+    errors_uri: str | None = None
+    """Side table with the failed rows of this run and of earlier ones; `None` if there are none."""
+    failed_total: int = 0
+    """Failed rows of this run and of earlier ones that have no value yet, as `Table.failed_rows` returns them."""
+
+    @property
+    def remaining(self) -> int:
+        """Stale rows after the run."""
+        return self.after.stale
+
+    @property
+    def rows_by_code(self) -> dict[str, int]:
+        """Rows whose value belongs to their inputs, by the version of the code that computed it."""
+        return {self.declaration.code: self.after.rows - self.after.stale, **self.after.older_code}
 
     @property
     def seconds_left(self) -> float | None:
@@ -147,10 +119,11 @@ def compute_columns(
     recompute: bool,
     bounds: Bounds,
     options: WriteOptions,
-    runner: Runner,
+    runner_for: Callable[[ComputedColumn], Runner],
 ) -> tuple[FillReport, ...]:
     """Fill computed columns, each in a version of its own, in the order of their inputs. A row whose input is stale,
-    because a bound or an error left it so, is computed from the value that the input has, and again once it changes."""
+    because a bound or an error left it so, is computed from the value that the input has, and again once it changes.
+    `runner_for` returns the runner whose tasks have the resources that a column asks for."""
     in_order(columns)
     bounds.check()
     if recompute and bounds != Bounds():
@@ -163,7 +136,9 @@ def compute_columns(
         if options.intent is not None and len(ordered) > 1:
             own = replace(options, intent=f"{options.intent}: {column.name}")
         reports.append(
-            fill_computed_column(table, column, recompute=recompute, bounds=bounds, options=own, runner=runner)
+            fill_computed_column(
+                table, column, recompute=recompute, bounds=bounds, options=own, runner=runner_for(column)
+            )
         )
     return tuple(reports)
 
@@ -180,22 +155,24 @@ def fill_computed_column(
     """Compute the stale rows of one column whose inputs are resolved; `recompute` computes all rows."""
     started = time.monotonic()
     declaration = declare(table, column, options)
-    run = _FillRun(column, declaration, recompute, bounds, runner, started)
+    run = _FillRun(column, declaration, recompute, bounds, runner, started, options.intent or str(uuid.uuid4()))
     committed = run_change(table, options, "compute_columns", run.plan, operation=Update.name)
     if committed.already_committed:
         present = measure_freshness(table.newest(), declaration)
-        return FillReport(declaration, committed, present, 0, present.stale, (), 0, time.monotonic() - started)
+        return FillReport(declaration, committed, present, present, 0, (), 0, time.monotonic() - started)
     run.finish(table, committed)
     results = run.results.values()
     return FillReport(
         declaration,
         committed,
         before=total(each.before for each in results),
+        after=total(each.after for each in results),
         computed=sum(each.computed for each in results),
-        remaining=sum(each.stale_left for each in results),
         failed=tuple(row for each in results for row in each.failed),
         failed_count=sum(each.failed_count for each in results),
         seconds=time.monotonic() - started,
+        errors_uri=run.errors.uri if run.errors is not None and run.failed_total else None,
+        failed_total=run.failed_total,
     )
 
 
@@ -253,14 +230,20 @@ class _FillRun:
     bounds: Bounds
     runner: Runner
     started: float
+    run: str
+    """Name of the run in the entries of failed rows."""
     filled: dict[int, FilledFragment] = field(default_factory=dict)
-    results: dict[int, _FragmentResult] = field(default_factory=dict)
+    results: dict[int, FragmentResult] = field(default_factory=dict)
     """Numbers of each fragment, including those that the run did not reach."""
     job: str = field(default_factory=lambda: str(uuid.uuid4()))
     directory: str = ""
     """Directory of the records of filled fragments; empty before the first plan."""
     lease: str | None = None
     """Lease on the files of an earlier run."""
+    errors: ErrorsTarget | None = None
+    """Side table for failed rows."""
+    failed_total: int = 0
+    """Entries of the side table for rows of the column, after the run."""
     field_ids: tuple[int, ...] | None = None
     """Ids of the inputs and of the column in the last plan."""
 
@@ -285,32 +268,43 @@ class _FillRun:
         for fragment in fragments:
             if fragment.id in fresh:
                 self.filled[fragment.id] = FilledFragment.unchanged(fragment, target)
-                self.results[fragment.id] = _FragmentResult(Freshness(fragment.live_rows))
+                is_fresh = Freshness(fragment.live_rows)
+                self.results[fragment.id] = FragmentResult(is_fresh, is_fresh)
             elif fragment.id not in self.filled:
                 todo.append(fragment)
-        wave = max(1, self.runner.slots) * FRAGMENTS_PER_SLOT
-        for first in range(0, len(todo), wave):
-            if self._is_exhausted():
-                break
-            report("compute stale rows", first, len(todo), "fragments")
-            self._fill(base, todo[first : first + wave])
-        else:
-            report("compute stale rows", len(todo), len(todo), "fragments")
+        if self.column.on_error != "fail":
+            self.errors = errors_target(base, self.column, self.run)
+        self._fill_in_waves(base, todo)
+        if self.errors is not None:
+            append_entries(base, self.errors, (each for result in self.results.values() for each in result.entries))
         for fragment in todo:
             if fragment.id not in self.filled:
-                rows = fragment.live_rows
-                self.results[fragment.id] = _FragmentResult(Freshness(rows, uninspected=rows), stale_left=rows)
+                self.results[fragment.id] = FragmentResult.unreached(fragment)
         return plan_fill(base, target, self.filled)
+
+    def _fill_in_waves(self, base: Snapshot, todo: Sequence[Fragment]) -> None:
+        """Fill the fragments in jobs of some fragments each, until a bound is reached. Fragments that a worker has not
+        reached, since its share of the rows was computed, are in a later job."""
+        wave, left = max(1, self.runner.slots) * FRAGMENTS_PER_SLOT, list(todo)
+        while left and not self._is_exhausted():
+            report("compute stale rows", len(todo) - len(left), len(todo), "fragments")
+            first, left = left[:wave], left[wave:]
+            self._fill(base, first)
+            left += [fragment for fragment in first if self.results[fragment.id].is_unreached]
+        if not left:
+            report("compute stale rows", len(todo), len(todo), "fragments")
 
     def finish(self, table: TableRef, committed: Committed) -> None:
         """Record the fragments without a stale row, and remove the records of filled fragments."""
         at = load_at(table.newest().location, committed.version)
         # Another writer may have replaced inputs between the plan and the commit, which does not conflict.
         if read_field_ids(at, self.names) == self.field_ids:
-            complete = [number for number in self.filled if not self.results[number].stale_left]
+            complete = [number for number in self.filled if not self.results[number].after.stale]
             planned = at.manifest.with_fragments(self.filled[number].fragment for number in complete)
             then = Snapshot(at.location, planned, at.scheme)
             record_fresh(at, self.declaration, unchanged_since(then, at, complete, self.declaration.inputs))
+        if self.errors is not None:
+            self.failed_total = remove_superseded(at, self.errors.uri, self.column.name)
         progress.remove_records(at.location.own_store, self.directory)
         if self.lease is not None:
             release(at.location.own_store, self.lease)
@@ -327,8 +321,8 @@ class _FillRun:
             details = progress.recorded_details(store, self.directory, fragment.id)
             with suppress(pa.ArrowException, Corrupt, ValueError, LookupError, TypeError):
                 if details is not None:
-                    filled, result = _decode_result(details)
-                    if not result.stale_left:
+                    filled, result = decode_result(details)
+                    if not result.after.stale:
                         recorded[filled.fragment.id], self.results[filled.fragment.id] = filled, result
         self.filled, self.lease = load_existing(store, self.directory, recorded, job="a computed column")
 
@@ -344,124 +338,44 @@ class _FillRun:
     def _fill(self, base: Snapshot, fragments: Sequence[Fragment]) -> None:
         rows, seconds = self.bounds.rows_max, self.bounds.seconds_max
         groups = min(max(1, self.runner.slots), len(fragments))
-        task = _FillTask(
+        task = FillTask(
             self.column,
             self.declaration,
             self.recompute,
             None if rows is None else -(-(rows - self._computed()) // groups),
             None if seconds is None else seconds - (time.monotonic() - self.started),
+            None if self.column.rate_limit is None else groups / self.column.rate_limit,
             self.job,
             self.directory,
+            self.errors,
         )
         partitions = tuple(tuple(each.encode() for each in fragments[number::groups]) for number in range(groups))
         results = run_over_partitions(base, partitions, task, self.runner)
         for encoded in (result for each in results.values() for result in each):
-            filled, numbers = _decode_result(encoded)
+            filled, numbers = decode_result(encoded)
             self.filled[filled.fragment.id], self.results[filled.fragment.id] = filled, numbers
         if missing := [fragment.id for fragment in fragments if fragment.id not in self.filled]:
             raise StorageError(f"{base.location.uri}: no worker returned fragment {missing[0]}; run it again")
 
 
-def _decode_result(encoded: bytes) -> tuple[FilledFragment, _FragmentResult]:
-    """Return what a worker returned or recorded for a fragment."""
-    numbers, _, filled = encoded.partition(b"\n")
-    return FilledFragment.decode(filled), _FragmentResult.decode(numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class _FillTask:
-    """Computes the stale rows of some fragments, up to a number of rows and a time."""
-
-    column: ComputedColumn
-    declaration: Declaration
-    recompute: bool
-    rows_max: int | None
-    seconds_max: float | None
-    job: str
-    directory: str
-
-    def __call__(self, partition: Snapshot, _number: int) -> Iterator[bytes]:
-        started, computed = time.monotonic(), 0
-        target = resolve_target(partition, self.column.schema, replace=True)
-        for fragment in partition.manifest.fragments:
-            rows_left = None if self.rows_max is None else self.rows_max - computed
-            ends_at = None if self.seconds_max is None else started + self.seconds_max
-            work = _FragmentWork(self, partition, fragment, rows_left, ends_at)
-            filled = fill_fragment(partition, fragment, target, work.values(), runtime=SYSTEM_RUNTIME)
-            computed += work.computed
-            encoded = work.result().encode() + b"\n" + filled.encode()
-            if work.computed and not self.recompute:
-                record_filled(partition.location.own_store, self.directory, filled, encoded)
-            yield encoded
-
-
-@dataclass
-class _FragmentWork:
-    """Computation of one fragment."""
-
-    task: _FillTask
-    base: Snapshot
-    fragment: Fragment
-    rows_left: int | None
-    ends_at: float | None
-    """Time of the monotonic clock after which no row is computed."""
-    computed: int = 0
-    stale_left: int = 0
-    before: list[Freshness] = field(default_factory=list)
-    failed: list[FailedRow] = field(default_factory=list)
-    failed_count: int = 0
-
-    def result(self) -> _FragmentResult:
-        return _FragmentResult(
-            total(self.before), self.computed, self.stale_left, tuple(self.failed), self.failed_count
-        )
-
-    def values(self) -> Iterator[PositionedBatch]:
-        """Yield the values and fingerprints of the stale rows, until a bound is reached. The rest is only counted."""
-        for rows in find_stale_rows(self.base, self.fragment, self.task.declaration):
-            self.before.append(rows.freshness)
-            is_left = rows.stale.copy()
-            due = np.arange(len(is_left)) if self.task.recompute else np.flatnonzero(rows.stale)
-            while len(due) and not self._is_exhausted():
-                count = len(due) if self.rows_left is None else min(len(due), self.rows_left - self.computed)
-                values, positions = self._compute(rows, due[:count])
-                is_left[positions] = False
-                due = due[count:]
-                yield values
-            self.stale_left += int(is_left.sum())
-
-    def _is_exhausted(self) -> bool:
-        if self.rows_left is not None and self.computed >= self.rows_left:
-            return True
-        return self.ends_at is not None and time.monotonic() >= self.ends_at
-
-    def _compute(self, rows: InspectedRows, due: Positions) -> tuple[PositionedBatch, Positions]:
-        """Compute rows of a batch. Return the values, and the positions of the rows that have one."""
-        column, inputs = self.task.column, rows.inputs
-        is_whole = len(due) == inputs.batch.num_rows
-        batch = inputs.batch if is_whole else inputs.batch.take(pa.array(due))
-        offsets = inputs.offsets[due]
-        what = f"{self.base.location.uri}: fragment {self.fragment.id}, rows {offsets[0]} to {offsets[-1]}"
-        result = compute_rows(column, function_of(column, self.task.job), batch, what)
-        self.computed += len(result.positions)
-        self.failed_count += len(result.errors)
-        for position, error in result.errors[: max(0, ERRORS_MAX - len(self.failed))]:
-            self.failed.append(FailedRow(int(self.fragment.id) << 32 | int(offsets[position]), error))
-        positions = due[result.positions]
-        fingerprints = pa.array(rows.fingerprints[positions], pa.uint64())
-        values = pa.RecordBatch.from_arrays([result.values, fingerprints], schema=column.schema)
-        return PositionedBatch(values, inputs.offsets[positions]), positions
-
-
 __all__ = [
     "Bounds",
+    "CallSettings",
+    "CallUnit",
     "ComputedColumn",
+    "Declaration",
     "ErrorPolicy",
     "FailedRow",
     "FillReport",
+    "Freshness",
     "Function",
+    "InputFormat",
+    "RetriedError",
+    "assigned_devices",
     "compute_columns",
     "declare",
+    "declared_columns",
+    "device_addresses",
     "fill_computed_column",
     "in_order",
 ]

@@ -15,22 +15,15 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import Change, StartedWrite, WriteResult, commit_with_retry, new_table_config
 from lance_core.errors import Corrupt, InvalidInput, NotFound, SchemaMismatch
 from lance_core.format import size_guard
 from lance_core.format.fragment import Fragment
 from lance_core.format.ingest_records import DIRECTORY
-from lance_core.format.operations import Append, Overwrite
-from lance_core.format.schema import TableSchema
 from lance_core.limits import INTENT_BYTES
-from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.store import read_whole
-from lance_core.table.base import NewTableOptions
 from lance_core.tasks.ingest.file_readers import BadRecord
-from lance_core.transactions.apply import NewTable
+from lance_core.tasks.side_table import SideTable
 from lance_core.versions.location import Location
-from lance_core.versions.snapshot import Snapshot, load_latest
 
 SCHEMA = pa.schema(
     [
@@ -45,6 +38,7 @@ SCHEMA = pa.schema(
 )
 """Schema of the side table. `row` counts the records of the file from 1 and is null for an unreadable file. `ingest`
 is the intent, or the uuid of the transaction if there is none."""
+SIDE_TABLE = SideTable(SCHEMA, "bad records", "on_bad_record", "ingest")
 PENDING = f"{DIRECTORY}/pending"
 
 
@@ -78,34 +72,6 @@ def to_batch(records: Sequence[tuple[str, BadRecord]], ingest: str) -> pa.Record
     return pa.RecordBatch.from_pylist(rows, SCHEMA)
 
 
-def load_base(location: Location) -> Snapshot | NewTable:
-    """Load the side table, or return a `NewTable` if it does not exist."""
-    try:
-        base = load_latest(location)
-    except NotFound:
-        return NewTableOptions().new_table()
-    base.manifest.check_writable()
-    return base
-
-
-def checked_schema(base: Snapshot | NewTable) -> TableSchema:
-    """Return the schema of the side table. Raise `SchemaMismatch` if it is not a table of bad records."""
-    if isinstance(base, NewTable):
-        return TableSchema.from_arrow(SCHEMA)
-    schema = base.manifest.schema
-    types = {field.name: field.type for field in schema.arrow}
-    for field in SCHEMA:
-        if types.get(field.name) != field.type:
-            raise SchemaMismatch(
-                f"on_bad_record={base.location.uri} is not a table of bad records: its column "
-                f"{field.name!r} is {types.get(field.name, 'missing')}, not {field.type}. Give another location",
-                column=field.name,
-                expected=str(field.type),
-                got=str(types.get(field.name, "nothing")),
-            )
-    return schema
-
-
 def put_pending(location: Location, segment: str, side_table: str, fragments: Sequence[bytes]) -> None:
     """Write the note of diverted records, which lists their fragments, before their ingest is committed."""
     note = {"table": side_table, "fragments": [base64.b64encode(fragment).decode() for fragment in fragments]}
@@ -135,33 +101,12 @@ def commit_pending(location: Location, segment: str) -> None:
     except NotFound:
         return
     side_table, fragments = _decode_note(data, path)
-    _commit(
+    SIDE_TABLE.append(
         location.locate_other(side_table),
         tuple(map(Fragment.decode, fragments)),
         f"bad records of the ingest {segment}",
     )
     location.store.delete(path)
-
-
-def _commit(location: Location, fragments: tuple[Fragment, ...], intent: str) -> WriteResult:
-    base = load_base(location)
-
-    def append(version: Snapshot) -> Append:
-        checked_schema(version)
-        return Append(fragments)
-
-    def create(started: StartedWrite) -> Overwrite:
-        return Overwrite(fragments, TableSchema.from_arrow(SCHEMA), new_table_config(started))
-
-    return commit_with_retry(
-        Change("ingest", append, create=create),
-        location,
-        base,
-        intent=intent,
-        properties={},
-        retries=ATTEMPTS,
-        runtime=SYSTEM_RUNTIME,
-    )
 
 
 def _decode_note(data: bytes, path: str) -> tuple[str, list[bytes]]:

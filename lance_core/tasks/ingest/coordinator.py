@@ -283,11 +283,8 @@ class _Ingest:
     def _bad_records_target(self) -> IngestTarget | None:
         if self._bad_records_location is None:
             return None
-        base = bad_records.load_base(self._bad_records_location)
-        version = base.storage_version if isinstance(base, NewTable) else base.manifest.storage_version
-        return IngestTarget.of(
-            self._bad_records_location, bad_records.checked_schema(base), version, self._request.limits
-        )
+        side = bad_records.SIDE_TABLE.target(self._bad_records_location)
+        return IngestTarget.of(self._bad_records_location, side.schema, side.storage_version, self._request.limits)
 
     def _finish_pending(self) -> None:
         """Commit the bad records that earlier ingests have left pending."""

@@ -221,7 +221,7 @@ INVALID = [
     ({"commit_per": "day", "partitions": DAYS}, "commit_per must be 'run' or 'partition'"),
     ({"commit_per": "run", "once_per": "partition", "partitions": DAYS}, "needs a version for each"),
     ({"create_branch": True}, "create_branch=True needs branch="),
-    ({"automation_condition": "hourly"}, "must be a dagster.AutomationCondition, 'eager' or"),
+    ({"automation_condition": "hourly"}, "must be a dagster.AutomationCondition, 'eager', 'on_missing'"),
     ({"freshness_policy": 5}, "must be a timedelta or a FreshnessPolicy"),
     ({"owners": "me"}, "owners= is a text"),
     ({"ins": {"x": "key"}}, "must be a dagster.AssetIn or a table"),

@@ -1,6 +1,7 @@
 """Tests of `lance_core/tasks/columns/computed_fill.py`: after a run, every row of a computed column has the value that
 the newest code gives for its present inputs, whatever happened to the table, and no row is computed without reason."""
 
+import json
 import random
 import shutil
 from collections.abc import Callable, Mapping
@@ -13,12 +14,14 @@ import pyarrow as pa
 import pytest
 
 from lance_core import IncompatibleConflict, InvalidInput, Table
-from lance_core.dml.computed_column import ComputedColumn
+from lance_core.dml.computed_column import ComputedColumn, ErrorPolicy
 from lance_core.tasks.columns.computed_fill import Bounds, FillReport, compute_columns
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.partitioning import LocalRunner, Task
 
 STEPS = 14
+FAILING = 3
+"""Input for which the third column fails."""
 NO_BOUNDS = Bounds()
 
 
@@ -43,10 +46,11 @@ class InterruptedRunner:
 
 @dataclass
 class History:
-    """One table with two computed columns, the second of which reads the first."""
+    """One table with three computed columns: the second reads the first, and the third fails for some rows."""
 
     uri: str
     choices: random.Random
+    on_error: ErrorPolicy = "null"
     code_version: int = 1
     next_id: int = 0
     calls: list[tuple[int, int, int]] = field(default_factory=list)
@@ -61,14 +65,28 @@ class History:
             return pa.array([None if a is None else 2 * a + version for a in inputs], pa.int64())
 
         doubled = ComputedColumn("doubled", pa.int64(), double, inputs=["id", "a"], code_version=str(version))
-        return [ComputedColumn("squared", pa.int64(), sql="doubled * doubled"), doubled]
+        inverse = ComputedColumn(
+            "inverse",
+            pa.float64(),
+            lambda row: 1 / (row["a"] - FAILING),
+            inputs=["a"],
+            per="row",
+            on_error=self.on_error,
+            error_keys=["id"],
+        )
+        return [ComputedColumn("squared", pa.int64(), sql="doubled * doubled"), doubled, inverse]
 
     def fill(self, bounds: Bounds = NO_BOUNDS, interrupt: Callable[[], object] | None = None) -> list[FillReport]:
         runner = InterruptedRunner(interrupt=interrupt)
         runner_options = WriteOptions(retries=20)
         table = TableRef(self.uri, durable=False)
         reports = compute_columns(
-            table, self.columns(), recompute=False, bounds=bounds, options=runner_options, runner=runner
+            table,
+            self.columns(),
+            recompute=False,
+            bounds=bounds,
+            options=runner_options,
+            runner_for=lambda _column: runner,
         )
         return list(reports)
 
@@ -155,19 +173,40 @@ class History:
                 doubled = None if row["a"] is None else 2 * row["a"] + self.code_version
                 assert row["doubled"] == doubled, row
                 assert row["squared"] == (None if doubled is None else doubled**2), row
-        for name in ("doubled", "squared"):
+        calls = len(self.calls)
+        reports = self.fill()
+        assert [report.computed for report in reports] == [0, 0, 0]
+        assert len(self.calls) == calls
+        self.check_failed_rows()
+        failed = self.table().failed_rows().num_rows
+        skipped = failed if self.on_error == "skip" else 0
+        for name, stale in (("doubled", 0), ("squared", 0), ("inverse", skipped)):
             freshness = self.table().freshness(name)
             assert freshness is not None
-            assert (freshness.stale, freshness.rows) == (0, self.table().count_rows())
-        calls = len(self.calls)
-        assert [report.computed for report in self.fill()] == [0, 0]
-        assert len(self.calls) == calls
+            assert (freshness.stale, freshness.rows) == (stale, self.table().count_rows())
+        assert reports[-1].failed_total in (0, failed)
+
+    def check_failed_rows(self) -> None:
+        """Compare the side table with the rows for which the function raises."""
+        rows = self.table().to_table(with_row_id=True).to_pylist()
+        failing = {row["_rowid"]: json.dumps({"id": row["id"]}) for row in rows if row["a"] in (None, FAILING)}
+        for row in rows:
+            is_failing = row["_rowid"] in failing
+            assert row["inverse"] == (None if is_failing else 1 / (row["a"] - FAILING)), row
+        entries = self.table().failed_rows("inverse").to_pylist()
+        named = {entry["row_id"]: entry["key"] for entry in entries}
+        assert len(named) == len(entries)
+        if self.table().manifest.has_stable_row_ids or self.on_error == "skip":
+            assert named == failing
+        else:  # a compaction gives rows another id
+            assert named.items() <= failing.items()
+        assert {entry["error_type"] for entry in entries} <= {"ZeroDivisionError", "TypeError"}
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_rows_have_the_values_of_their_inputs(tmp_path: Path, seed: int) -> None:
     choices = random.Random(seed)
-    history = History(str(tmp_path / "t"), choices)
+    history = History(str(tmp_path / "t"), choices, "skip" if seed % 3 == 0 else "null")
     Table.create(history.uri, history.new_rows(), max_rows_per_file=3, stable_row_ids=seed % 2 == 0, durable=False)
     for _ in range(STEPS):
         history.step()
@@ -221,7 +260,7 @@ def fill_one(uri: str, column: ComputedColumn, *, intent: str | None = None, **o
         recompute=recompute,
         bounds=Bounds(**options),  # type: ignore[arg-type]
         options=WriteOptions(intent=intent),
-        runner=LocalRunner(),
+        runner_for=lambda _column: LocalRunner(),
     )
     return report
 
@@ -307,7 +346,12 @@ def test_a_declaration_that_cannot_work_is_refused(tmp_path: Path) -> None:
     def fill(*columns: ComputedColumn, bounds: Bounds = NO_BOUNDS, recompute: bool = False) -> None:
         table = TableRef(uri, durable=False)
         compute_columns(
-            table, columns, recompute=recompute, bounds=bounds, options=WriteOptions(), runner=LocalRunner()
+            table,
+            columns,
+            recompute=recompute,
+            bounds=bounds,
+            options=WriteOptions(),
+            runner_for=lambda _column: LocalRunner(),
         )
 
     def column(name: str, **options: object) -> ComputedColumn:
@@ -350,7 +394,7 @@ def test_rows_that_fail_follow_the_policy(tmp_path: Path, policy: str) -> None:
             recompute=False,
             bounds=NO_BOUNDS,
             options=WriteOptions(),
-            runner=LocalRunner(),
+            runner_for=lambda _column: LocalRunner(),
         )
         return report
 
@@ -360,9 +404,7 @@ def test_rows_that_fail_follow_the_policy(tmp_path: Path, policy: str) -> None:
         assert "computed column 'r'" in "".join(raised.value.__notes__)
         return
     report = fill()
-    assert [(row.row_address, row.error) for row in report.failed] == [
-        (1 << 32 | 1, "ZeroDivisionError: division by zero")
-    ]
+    assert [(row.row_id, row.error) for row in report.failed] == [(1 << 32 | 1, "ZeroDivisionError: division by zero")]
     assert Table.open(uri).to_table(filter="r is null").column("id").to_pylist() == [6]
     is_repaired = True
     assert (fill().computed, report.remaining) == ((1, 1) if policy == "skip" else (0, 0))
