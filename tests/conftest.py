@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,8 @@ from tests.distribution import FileGroupScheduling, group_of, rank_of
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
+
+    from tests.forked_programs import ForkedPrograms
 
 memory_files.use_for_temporary_files()
 cheap_java.use_for_spark()
@@ -29,6 +32,15 @@ collect_ignore = [
 """The UI tests need a browser and run with `make test-ui`, those of PyTorch its package with `make torch`,
 those of the platforms their client libraries with `make platforms`; those of a deployment run with
 `make dagster-proofs`."""
+
+
+@pytest.fixture(scope="session")
+def programs() -> "Iterator[ForkedPrograms]":
+    """Runner of programs in processes of their own, started when the first test needs it."""
+    from tests.forked_programs import forked_programs  # imports PySpark, which most tests do without
+
+    with forked_programs() as started:
+        yield started
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> FileGroupScheduling | None:

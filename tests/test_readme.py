@@ -1,17 +1,17 @@
-"""The examples of README.md and docs/: each Python block runs as a file of its own, in an empty folder.
+"""The examples of README.md and docs/: each Python block runs as a file of its own, in a process of its own and in an
+empty folder.
 
 The console blocks of docs/cli.md are run on a table that `TABLES` creates, and compared with the output shown there.
 """
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.documentation import CHECKS, PAGES, README_PAGE, ROOT, complete_block, python_blocks, run_python
+from tests.documentation import CHECKS, PAGES, README_PAGE, ROOT, complete_block, python_blocks
+from tests.forked_programs import ForkedPrograms
 
 README = PAGES[README_PAGE]
 LINES_MAX = 200
@@ -28,7 +28,7 @@ books.delete("id = 2")
 """
 
 
-def tested_blocks() -> list[tuple[str, str]]:
+def blocks_of_this_run() -> list[tuple[str, str]]:
     """Return the blocks of this run: definitions on other pages than README start Spark, so `make dagster-proofs` runs
     them."""
     is_slice = os.environ.get("PROOFS") != "all"
@@ -37,9 +37,9 @@ def tested_blocks() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("page", "block"), tested_blocks(), ids=lambda value: value if value in PAGES else "")
-def test_each_block_runs_alone(page: str, block: str, tmp_path: Path) -> None:
-    run_python(complete_block(block), tmp_path)
+@pytest.mark.parametrize(("page", "block"), blocks_of_this_run(), ids=lambda value: value if value in PAGES else "")
+def test_each_block_runs_alone(page: str, block: str, tmp_path: Path, programs: ForkedPrograms) -> None:
+    programs.run_text(complete_block(block), tmp_path)
 
 
 def test_every_block_of_definitions_is_materialized() -> None:
@@ -48,7 +48,7 @@ def test_every_block_of_definitions_is_materialized() -> None:
     assert len([block for block in blocks if "import dagster" in block]) == len(CHECKS)
 
 
-def test_the_yaml_is_a_component(tmp_path: Path) -> None:
+def test_the_yaml_is_a_component(tmp_path: Path, programs: ForkedPrograms) -> None:
     """The block loads as a component of a project, with the assets of its writes."""
     (yaml,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     folder = tmp_path / "shop/defs/orders"
@@ -69,7 +69,7 @@ def test_the_yaml_is_a_component(tmp_path: Path) -> None:
         "defs = dg.Definitions.merge(dg.load_from_defs_folder(path_within_project=Path('shop')), spark)\n"
         "print(sorted(key.to_user_string() for key in defs.resolve_all_asset_keys()))\n"
     )
-    keys = run_python(program, tmp_path)
+    keys = programs.run_text(program, tmp_path)
     for name in ("orders", "orders_ingest", "orders_withdraw", "orders_index_order_id", "orders_compact"):
         assert f"'{name}'" in keys
 
@@ -89,15 +89,15 @@ def without_times(output: str, folder: Path) -> str:
     return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", output.replace(str(folder), "/data"))
 
 
-def test_the_command_line_prints_what_the_page_shows(tmp_path: Path) -> None:
-    run_python(TABLES, tmp_path)
+def test_the_command_line_prints_what_the_page_shows(tmp_path: Path, programs: ForkedPrograms) -> None:
+    programs.run_text(TABLES, tmp_path)
     commands = console_commands("docs/cli.md")
     assert {command.split()[1] for command, _ in commands} >= {"history", "diff"}
     for command, output in commands:
         if not output:
             continue
-        arguments = [sys.executable, "-m", "lance_assets", *command.split()[1:]]
-        done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = programs.run("lance_assets", *command.split()[1:], directory=tmp_path)
+        assert done.returncode == 0, done.stderr
         assert without_times(done.stdout, tmp_path) == without_times(output, tmp_path), command
 
 

@@ -6,25 +6,20 @@ sensor, must leave one version and one event. The suite runs two of the cases, `
 
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
 import pytest
-from py4j.java_gateway import JavaGateway
-from pyspark.java_gateway import launch_gateway
 
 from lance_assets import lance_table
 from lance_assets.discovery.sensor import discovery_sensor
-from lance_assets.spark.java import ensure_java
 from lance_core import Table
+from tests.forked_programs import ForkedPrograms
 from tests.lance_assets import run_worker
 from tests.lance_assets.instances import events, partitions, tags, tick
 from tests.lance_assets.project import ROOT, ROWS
 
-PROJECT = Path(__file__).resolve().parents[2]
 ALL = os.environ.get("PROOFS") == "all"
 
 # Steps of an undisturbed run in their order, which the test below checks.
@@ -60,40 +55,18 @@ SLICE = [
 Run = Callable[..., int]
 
 
-@pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
-    """Function that runs the worker. All runs share one Java process, so that a crash costs no more than a run."""
-    ensure_java()
-    gateway: JavaGateway = launch_gateway()
-    parameters = gateway.gateway_parameters
-    environment = {
-        **os.environ,
-        "PYSPARK_GATEWAY_PORT": str(parameters.port),
-        "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
-        "DAGSTER_DISABLE_TELEMETRY": "yes",
-        "PROOFS_SECRET": "x",
-    }
+@pytest.fixture
+def run(programs: ForkedPrograms) -> Run:
+    """Function that runs the worker in a process of its own, whose step has another one."""
 
     def once(root: Path, *arguments: str) -> int:
-        with (root / "log").open("a") as log:
-            code = subprocess.run(
-                [sys.executable, "-m", run_worker.__name__, *arguments],
-                cwd=PROJECT,
-                env={**environment, ROOT: str(root), "DAGSTER_HOME": str(root / "home")},
-                stdout=log,
-                stderr=log,
-                check=False,
-            ).returncode
-        # The driver is dead, but its application in the Java process is not.
-        gateway.jvm.org.apache.spark.SparkContext.getOrCreate().stop()
-        return code
+        environment = {**os.environ, "PROOFS_SECRET": "x", ROOT: str(root), "DAGSTER_HOME": str(root / "home")}
+        done = programs.run(run_worker.__name__, *arguments, environment=environment)
+        with (root / "log").open("a") as file:
+            file.write(done.stdout + done.stderr)
+        return done.returncode
 
-    try:
-        yield once
-    finally:
-        gateway.shutdown()
-        gateway.proc.kill()
-        gateway.proc.wait()
+    return once
 
 
 @pytest.fixture(scope="module")
