@@ -60,7 +60,8 @@ torture: $(STAMP) $(AZURITE) ## run every simulation and fault-injection harness
 	@$(PYTHON) -m tests.torture $(ARGS)
 
 clusters: $(STAMP) $(SPARK_CLASSES) $(UV) ## run Spark operations on real processes, by Connect and on S3, with killed tasks and drivers (20 min)
-	@CLUSTERS=all $(PYTHON) -m pytest tests/clusters $(ARGS)
+	@CLUSTERS=all $(PYTHON) -m pytest tests/clusters tests/lance_assets/spark/test_streaming.py \
+		tests/lance_core/tasks/rows/test_upsert.py tests/lance_assets/test_new_tables.py $(ARGS)
 
 dagster-proofs: $(STAMP) $(SPARK_CLASSES) ## kill Dagster runs at every step, deploy on PostgreSQL, list ten thousand partitions (15 min)
 	@PROOFS=all $(PYTHON) -m pytest tests/lance_assets/test_run_crashes.py tests/lance_assets/test_deployment.py \

@@ -1,8 +1,8 @@
 """Operations on real clusters: failing and killed executor processes, Spark Connect, killed drivers, and S3.
 
-`make test` kills one driver and interrupts one job, `make clusters` runs everything. `tests/lance_core/tasks` repeats
-tasks without Spark. Each deployment is started for the tests of this module that need it, one at a time, since each
-takes gigabytes.
+`make clusters` runs them. In `make test`, `tests/lance_assets/test_run_crashes.py` kills a driver after its commit, and
+`tests/lance_core/tasks` repeats tasks without Spark. Each deployment is started for the tests of this module that need
+it, one at a time, since each takes gigabytes.
 """
 
 import json
@@ -31,23 +31,22 @@ EVERYTHING = os.environ.get("CLUSTERS") == "all"
 LIFECYCLES = [(place, "disk", 0.0) for place in DEPLOYMENTS]
 LIFECYCLES += [("connect", "s3", 0.0), ("local", "s3", 0.05), ("local_cluster", "s3", 0.0), ("standalone", "s3", 0.05)]
 FAULTS = [(verb, how) for verb in faults.VERBS for how in ("fail", "kill", "straggle")]
-DRIVER_KILLS = [("local", "append", "after the version")]
-if EVERYTHING:
-    DRIVER_KILLS = [
-        (place, verb, point)
-        for place in ("local", "standalone")
-        for verb in (
-            "append",
-            "upsert",
-            "delete",
-            "merge_columns",
-            "merge_columns by key",
-            "ingest",
-            "build_index",
-            "compact",
-        )  # the data source is committed by a process of Spark's own
-        for point in ("before the version", "after the version")
-    ]
+DRIVER_KILLS = [
+    (place, verb, point)
+    for place in ("local", "standalone")
+    for verb in (
+        "append",
+        "upsert",
+        "delete",
+        "merge_columns",
+        "merge_columns by key",
+        "ingest",
+        "build_index",
+        "compact",
+    )
+    for point in ("before the version", "after the version")
+]
+"""Without the data source, which is committed by a process of Spark's own."""
 SEED = 7
 pytestmark = pytest.mark.timeout(600)
 
@@ -104,22 +103,21 @@ def fragments_in(calls: str) -> set[int]:
     return {int(id) // 100 for id in Path(calls).read_text().split()}
 
 
-@pytest.mark.parametrize(("place", "verb", "point"), DRIVER_KILLS)
-def test_a_killed_driver_and_the_same_again_are_one_version(
-    places: RunningDeployment, place: str, verb: str, point: str, tmp_path: Path
-) -> None:
-    uri = str(tmp_path / "table")
-    with places.own_driver(place) as driver, pytest.raises(DriverEnded):
-        driver.call(killed_drivers.die_while_committing, uri=uri, verb=verb, point=point)
-    committed, reserves = point.startswith("after"), faults.VERBS[verb].reserves
-    assert Table.open(uri).version == 1 + committed + reserves
-    again = places.driver(place).call(killed_drivers.repeat_verb, uri=uri, verb=verb)
-    assert again == {"version": 2 + reserves + (reserves and not committed), "landed_before": committed}
-    # A committed change is not written again, so its staged files remain.
-    faults.check_table(uri, verb, leaves=not committed or verb in faults.STAGED)
-
-
 if EVERYTHING:
+
+    @pytest.mark.parametrize(("place", "verb", "point"), DRIVER_KILLS)
+    def test_a_killed_driver_and_the_same_again_are_one_version(
+        places: RunningDeployment, place: str, verb: str, point: str, tmp_path: Path
+    ) -> None:
+        uri = str(tmp_path / "table")
+        with places.own_driver(place) as driver, pytest.raises(DriverEnded):
+            driver.call(killed_drivers.die_while_committing, uri=uri, verb=verb, point=point)
+        committed, reserves = point.startswith("after"), faults.VERBS[verb].reserves
+        assert Table.open(uri).version == 1 + committed + reserves
+        again = places.driver(place).call(killed_drivers.repeat_verb, uri=uri, verb=verb)
+        assert again == {"version": 2 + reserves + (reserves and not committed), "landed_before": committed}
+        # A committed change is not written again, so its staged files remain.
+        faults.check_table(uri, verb, leaves=not committed or verb in faults.STAGED)
 
     @pytest.mark.parametrize(("verb", "how"), FAULTS)
     def test_a_task_that_is_lost_costs_files_and_no_rows(

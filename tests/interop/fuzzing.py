@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,19 +28,6 @@ class FuzzResult:
     """Each failure with its seed and the shrunk program, which runs by itself."""
 
 
-def fuzz_with_indices(seeds: Sequence[int]) -> FuzzResult:
-    return fuzz(seeds, with_indices=True)
-
-
-def fuzz_in_processes(seeds: Sequence[int], processes: int) -> Iterator[FuzzResult]:
-    tasks = [seeds[start : start + _SEEDS_PER_TASK] for start in range(0, len(seeds), _SEEDS_PER_TASK)]
-    if processes == 1:
-        yield from map(fuzz, tasks)
-        return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(fuzz, tasks)
-
-
 def fuzz(seeds: Sequence[int], *, with_indices: bool = False) -> FuzzResult:
     counts: Counter[str] = Counter()
     failures = []
@@ -51,6 +38,21 @@ def fuzz(seeds: Sequence[int], *, with_indices: bool = False) -> FuzzResult:
             shrunk, shrunk_error = shrink(program, error)
             failures.append(f"seed {seed}: {type(error).__name__}: {error}\n\nShrunk: {shrunk_error}\n\n{shrunk}")
     return FuzzResult(counts, tuple(failures))
+
+
+def fuzz_with_indices(seeds: Sequence[int]) -> FuzzResult:
+    return fuzz(seeds, with_indices=True)
+
+
+def fuzz_in_processes(
+    seeds: Sequence[int], processes: int, run_seeds: Callable[[Sequence[int]], FuzzResult] = fuzz
+) -> Iterator[FuzzResult]:
+    tasks = [seeds[start : start + _SEEDS_PER_TASK] for start in range(0, len(seeds), _SEEDS_PER_TASK)]
+    if processes == 1:
+        yield from map(run_seeds, tasks)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run_seeds, tasks)
 
 
 def check_program(program: Program, counts: Counter[str]) -> Exception | None:

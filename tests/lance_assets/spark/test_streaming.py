@@ -1,6 +1,11 @@
-"""Streaming: Lance tables as sources and sinks of streaming queries of a real Spark."""
+"""Streaming: Lance tables as sources and sinks of streaming queries of a real Spark.
+
+`make test` runs a stream between tables and one that upserts, `make clusters` runs all. The tests of
+`tests/lance_core/tasks/test_stream_*.py` cover the source and the sink without Spark.
+"""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -15,6 +20,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from lance_assets.spark import upsert_batches
 from lance_core import Table
 from lance_core.tasks.streaming.stream_sink import BATCH, QUERY, RUN
+
+EVERYTHING = os.environ.get("CLUSTERS") == "all"
 
 
 def rows(first: int, stop: int) -> pa.Table:
@@ -81,30 +88,6 @@ def rewind_last_batch(checkpoint: Path, last: int) -> None:
         (checkpoint / "commits" / name).unlink()
 
 
-def test_committed_batch_is_not_written_again(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    sink, checkpoint = str(tmp_path / "to"), tmp_path / "checkpoint"
-    copied(source(spark, table.uri, maxFilesPerTrigger=2), checkpoint, sink)
-    assert Table.open(sink).version == 2
-    rewind_last_batch(checkpoint, 1)
-    table.append(rows(20, 22))
-    copied(source(spark, table.uri), checkpoint, sink)
-    assert [version.properties[BATCH] for version in Table.open(sink).versions()] == ["0", "1", "2"]
-    assert ids(sink) == [*range(10), 20, 21]
-    first = json.loads((checkpoint / "offsets" / "0").read_text().splitlines()[-1])
-    assert (first["version"], first["row"], first["begins"]) == (1, 8, 1)
-
-
-def test_complete_mode_replaces_the_rows(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    sink, checkpoint = str(tmp_path / "to"), tmp_path / "checkpoint"
-    counted = source(spark, table.uri, columns="id").groupBy((F.col("id") % 3).alias("third")).count()
-    copied(counted, checkpoint, sink, "complete")
-    table.append(rows(10, 30))
-    copied(counted, checkpoint, sink, "complete")
-    assert sorted(Table.open(sink).to_table()["count"].to_pylist()) == [10, 10, 10]
-    with pytest.raises(StreamingQueryException, match="does not support Update mode"):
-        copied(counted, tmp_path / "other", sink, "update")
-
-
 def test_batches_are_upserted(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     sink, checkpoint = str(tmp_path / "to"), tmp_path / "checkpoint"
     Table.create(sink, rows(5, 6), durable=False)
@@ -118,52 +101,75 @@ def test_batches_are_upserted(spark: SparkSession, table: Table, tmp_path: Path)
     assert (properties["a"], properties[QUERY], properties[BATCH]) == ("b", query.id, "0")
 
 
-def test_audit_precedes_the_commit_of_a_batch(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    """A refused batch ends the query and is audited again after a restart; a batch published by hand is committed."""
-    sink, checkpoint = str(tmp_path / "to"), tmp_path / "checkpoint"
-    Table.create(sink, rows(5, 6), durable=False)
-    audited: list[tuple[int, int | None]] = []
+if EVERYTHING:
 
-    def collected_batches(most: int) -> None:
-        def audit(target: Table, base: Table | None) -> None:
-            audited.append((target.count_rows(), base.version if base else None))
-            if target.count_rows() > most:
-                raise ValueError(f"{target.count_rows()} rows are too many")
+    def test_committed_batch_is_not_written_again(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+        sink, checkpoint = str(tmp_path / "to"), tmp_path / "checkpoint"
+        copied(source(spark, table.uri, maxFilesPerTrigger=2), checkpoint, sink)
+        assert Table.open(sink).version == 2
+        rewind_last_batch(checkpoint, 1)
+        table.append(rows(20, 22))
+        copied(source(spark, table.uri), checkpoint, sink)
+        assert [version.properties[BATCH] for version in Table.open(sink).versions()] == ["0", "1", "2"]
+        assert ids(sink) == [*range(10), 20, 21]
+        first = json.loads((checkpoint / "offsets" / "0").read_text().splitlines()[-1])
+        assert (first["version"], first["row"], first["begins"]) == (1, 8, 1)
 
-        bring = upsert_batches(sink, "id", audit=audit)
-        run_available(source(spark, table.uri).writeStream.foreachBatch(bring), checkpoint)
+    def test_complete_mode_replaces_the_rows(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+        sink, checkpoint = str(tmp_path / "to"), tmp_path / "checkpoint"
+        counted = source(spark, table.uri, columns="id").groupBy((F.col("id") % 3).alias("third")).count()
+        copied(counted, checkpoint, sink, "complete")
+        table.append(rows(10, 30))
+        copied(counted, checkpoint, sink, "complete")
+        assert sorted(Table.open(sink).to_table()["count"].to_pylist()) == [10, 10, 10]
+        with pytest.raises(StreamingQueryException, match="does not support Update mode"):
+            copied(counted, tmp_path / "other", sink, "update")
 
-    with pytest.raises(StreamingQueryException, match="10 rows are too many"):
-        collected_batches(9)
-    assert (audited, Table.open(sink).version) == ([(10, 1)], 1)
-    collected_batches(10)
-    assert (audited, ids(sink)) == ([(10, 1)] * 2, list(range(10)))
-    table.append(rows(10, 13))
-    with pytest.raises(StreamingQueryException, match="13 rows are too many") as refused:
-        collected_batches(12)
-    (number,) = set(re.findall(r"as the detached version (\d+)", str(refused.value)))
-    Table.open(sink).publish(int(number))
-    collected_batches(0)
-    assert (len(audited), ids(sink), Table.open(sink).version) == (3, list(range(13)), 3)
-    with pytest.raises(StreamingQueryException, match=r"(?s)no option audit.*upsert_batches\(\.\.\., audit=\)"):
-        run_available(
-            source(spark, table.uri).writeStream.format("lance").option("audit", "looks"), tmp_path / "c", sink
-        )
+    def test_audit_precedes_the_commit_of_a_batch(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+        """A refused batch ends the query and is audited again after a restart. A batch that was published by hand is
+        committed."""
+        sink, checkpoint = str(tmp_path / "to"), tmp_path / "checkpoint"
+        Table.create(sink, rows(5, 6), durable=False)
+        audited: list[tuple[int, int | None]] = []
 
+        def collected_batches(most: int) -> None:
+            def audit(target: Table, base: Table | None) -> None:
+                audited.append((target.count_rows(), base.version if base else None))
+                if target.count_rows() > most:
+                    raise ValueError(f"{target.count_rows()} rows are too many")
 
-def test_value_that_does_not_fit_ends_the_query(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    sink, checkpoint = str(tmp_path / "to"), tmp_path / "checkpoint"
-    Table.create(sink, pa.table({"id": pa.array([7], pa.int8())}), durable=False)
-    table.append(rows(300, 301))
-    with pytest.raises(StreamingQueryException, match="'id'"):
-        copied(source(spark, table.uri, maxVersionsPerTrigger=1, startingVersion=1, columns="id"), checkpoint, sink)
-    assert ids(sink) == [0, 1, 2, 3, 4, 5, 6, 7, 7, 8, 9]
+            bring = upsert_batches(sink, "id", audit=audit)
+            run_available(source(spark, table.uri).writeStream.foreachBatch(bring), checkpoint)
 
+        with pytest.raises(StreamingQueryException, match="10 rows are too many"):
+            collected_batches(9)
+        assert (audited, Table.open(sink).version) == ([(10, 1)], 1)
+        collected_batches(10)
+        assert (audited, ids(sink)) == ([(10, 1)] * 2, list(range(10)))
+        table.append(rows(10, 13))
+        with pytest.raises(StreamingQueryException, match="13 rows are too many") as refused:
+            collected_batches(12)
+        (number,) = set(re.findall(r"as the detached version (\d+)", str(refused.value)))
+        Table.open(sink).publish(int(number))
+        collected_batches(0)
+        assert (len(audited), ids(sink), Table.open(sink).version) == (3, list(range(13)), 3)
+        with pytest.raises(StreamingQueryException, match=r"(?s)no option audit.*upsert_batches\(\.\.\., audit=\)"):
+            run_available(
+                source(spark, table.uri).writeStream.format("lance").option("audit", "looks"), tmp_path / "c", sink
+            )
 
-def test_errors(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    table.delete("id = 3")
-    message = r"version 2 changed or removed rows: it is the Delete.*on_change='skip'"
-    with pytest.raises(StreamingQueryException, match=message):
-        copied(source(spark, table.uri, startingVersion=1), tmp_path / "checkpoint", str(tmp_path / "to"))
-    with pytest.raises(PySparkException, match="does not parse"):
-        source(spark, table.uri, filter="id = = 1")
+    def test_value_that_does_not_fit_ends_the_query(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+        sink, checkpoint = str(tmp_path / "to"), tmp_path / "checkpoint"
+        Table.create(sink, pa.table({"id": pa.array([7], pa.int8())}), durable=False)
+        table.append(rows(300, 301))
+        with pytest.raises(StreamingQueryException, match="'id'"):
+            copied(source(spark, table.uri, maxVersionsPerTrigger=1, startingVersion=1, columns="id"), checkpoint, sink)
+        assert ids(sink) == [0, 1, 2, 3, 4, 5, 6, 7, 7, 8, 9]
+
+    def test_errors(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+        table.delete("id = 3")
+        message = r"version 2 changed or removed rows: it is the Delete.*on_change='skip'"
+        with pytest.raises(StreamingQueryException, match=message):
+            copied(source(spark, table.uri, startingVersion=1), tmp_path / "checkpoint", str(tmp_path / "to"))
+        with pytest.raises(PySparkException, match="does not parse"):
+            source(spark, table.uri, filter="id = = 1")

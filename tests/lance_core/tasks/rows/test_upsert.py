@@ -1,9 +1,14 @@
-"""Upsert by workers equals the upsert of one process and pylance's merge_insert."""
+"""Upsert by workers equals the upsert of one process and pylance's merge_insert.
 
+`make test` runs combinations in which each pair of parameters occurs, `make clusters` runs all combinations.
+"""
+
+import os
 import pickle
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +32,7 @@ from lance_core.tasks.rows.upsert import upsert
 from lance_core.tasks.rows.write import WriteTask
 from tests.lance_core.dml.paired_tables import LINEAGE, PairedTables, create_paired_tables
 from tests.lance_core.tasks.in_process_workers import InProcessWorkers
+from tests.pairwise import pairwise
 
 ROWS = pa.table({"id": range(40), "v": [10 * n for n in range(40)], "w": [f"w{n}" for n in range(39)] + [None]})
 WHOLE = pa.table({"w": ["n", "a", "b", None, "q"], "id": [99, 2, 5, 1, 98], "v": [900, 200, 500, 100, None]})
@@ -36,6 +42,26 @@ ALL = pa.table({"id": range(40), "v": [1] * 40})
 NOTHING = WHOLE.slice(0, 0)
 BOTH_ROW_ID_MODES = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 Options = Mapping[str, Any]
+CHANGES: Mapping[str, tuple[pa.Table, Options]] = {
+    "all": (WHOLE, {}),
+    "no insert": (WHOLE, {"insert": False}),
+    "ignore": (WHOLE, {"matched": "ignore"}),
+    "delete, no insert": (WHOLE, {"matched": "delete", "insert": False}),
+    "condition": (WHOLE, {"matched_if": "source.v > target.v * 10 or target.w = 'w2'"}),
+    "delete unmatched": (WHOLE, {"delete_unmatched": True}),
+    "delete unmatched below, ignore": (WHOLE, {"delete_unmatched": "v < 200", "matched": "ignore", "insert": False}),
+    "some columns, no insert": (PARTIAL, {"insert": False}),
+    "some columns": (PARTIAL, {}),
+    "every row": (ALL, {"insert": False}),
+    "null keys": (NULL_KEYS, {}),
+    "no rows": (NOTHING, {}),
+    "no rows, delete unmatched": (NOTHING, {"delete_unmatched": "id > 20"}),
+}
+
+
+def combinations_of(*dimensions: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return the combinations of parameters of this run."""
+    return list(product(*dimensions)) if os.environ.get("CLUSTERS") == "all" else pairwise(*dimensions)
 
 
 @dataclass
@@ -158,46 +184,19 @@ def check(
     return distributed_operation
 
 
-@BOTH_ROW_ID_MODES
 @pytest.mark.parametrize(
-    ("create_indexed_table", "key_chunk_rows"),
-    [((), 1 << 22), (("v", "id"), 2)],
-    ids=["at once", "indexed, in portions"],
-)
-@pytest.mark.parametrize(
-    ("data", "options"),
-    [
-        (WHOLE, {}),
-        (WHOLE, {"insert": False}),
-        (WHOLE, {"matched": "ignore"}),
-        (WHOLE, {"matched": "delete", "insert": False}),
-        (WHOLE, {"matched_if": "source.v > target.v * 10 or target.w = 'w2'"}),
-        (WHOLE, {"delete_unmatched": True}),
-        (WHOLE, {"delete_unmatched": "v < 200", "matched": "ignore", "insert": False}),
-        (PARTIAL, {"insert": False}),
-        (PARTIAL, {}),
-        (ALL, {"insert": False}),
-        (NULL_KEYS, {}),
-        (NOTHING, {}),
-        (NOTHING, {"delete_unmatched": "id > 20"}),
-    ],
-    ids=lambda value: None if isinstance(value, pa.Table) else "-".join(map(str, value.values())) or "all",
+    ("change", "is_indexed", "stable"), combinations_of(list(CHANGES), (False, True), (False, True))
 )
 def test_results_equal_those_of_one_process_and_pylance(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    data: pa.Table,
-    options: Options,
-    key_chunk_rows: int,
-    create_indexed_table: tuple[str, ...],
-    stable: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, is_indexed: bool, stable: bool
 ) -> None:
+    """A table with indices is joined in portions of two keys."""
+    data, options = CHANGES[change]
+    indexed, key_chunk_rows = (("v", "id"), 2) if is_indexed else ((), 1 << 22)
     monkeypatch.setattr(staged, "KEY_CHUNK_ROWS", key_chunk_rows)
-    pair = create_paired_tables(
-        tmp_path, ROWS, stable=stable, indexed=create_indexed_table, deleted="id in (5, 30, 31, 32, 33)"
-    )
+    pair = create_paired_tables(tmp_path, ROWS, stable=stable, indexed=indexed, deleted="id in (5, 30, 31, 32, 33)")
     check(tmp_path, pair, data, options, stable=stable)
-    if create_indexed_table and data is NULL_KEYS:
+    if is_indexed and data is NULL_KEYS:
         return  # with an index on the key, pylance loses source rows whose key is null
     merge_by_pylance(pair.dataset, data, "id", options)
     expected = pair.sorted_rows(lance.dataset(pair.theirs).to_table())
@@ -205,9 +204,9 @@ def test_results_equal_those_of_one_process_and_pylance(
     pair.check_indices(lance.dataset(pair.ours))
 
 
-@BOTH_ROW_ID_MODES
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("kind", [None, "BTREE", "BITMAP", "BLOOMFILTER"])
+@pytest.mark.parametrize(
+    ("seed", "kind", "stable"), combinations_of(range(6), (None, "BTREE", "BITMAP", "BLOOMFILTER"), (False, True))
+)
 def test_random_tables(
     tmp_path: Path, seed: int, stable: bool, kind: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
