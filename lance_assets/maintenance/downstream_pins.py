@@ -24,7 +24,7 @@ from lance_core import InvalidInput, LanceError, Table
 Pins = Mapping[str, Mapping[int, str]]
 """By the URI of the table that was read: the versions to retain, and the reason for each."""
 
-_PAGE = 500
+PAGE_SIZE = 500
 _PARTITION_SET_PREFIX = "lance/"
 _CACHED_FOR = timedelta(minutes=1)
 
@@ -92,11 +92,11 @@ def _recorded_inputs(
     instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]
 ) -> Iterator[tuple[str, object]]:
     """Yield the recorded inputs of these partitions, fetched in pages."""
-    for start in range(0, len(partitions), _PAGE):
-        records = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions[start : start + _PAGE])
+    for start in range(0, len(partitions), PAGE_SIZE):
+        records = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions[start : start + PAGE_SIZE])
         cursor, has_more = None, True
         while has_more:
-            page = instance.fetch_materializations(records, limit=2 * _PAGE, cursor=cursor)
+            page = instance.fetch_materializations(records, limit=2 * PAGE_SIZE, cursor=cursor)
             for record in page.records:
                 event = record.asset_materialization
                 if event and event.partition and "lance/inputs" in event.metadata:
@@ -105,20 +105,45 @@ def _recorded_inputs(
 
 
 def _inputs_without_ledger(instance: dg.DagsterInstance, key: dg.AssetKey) -> Iterator[object]:
-    """Yield the inputs of an asset of the I/O manager, from the newest materialization of each partition. Only the
-    newest `_PAGE` materializations of the asset are read.
+    """Yield the inputs of an asset of the I/O manager, from the newest materialization of each partition.
 
     The materializations of write assets are skipped: their inputs are pinned by the ledger, until the versions are
     removed from it.
     """
-    seen: set[str | None] = set()
-    for record in instance.fetch_materializations(key, limit=_PAGE).records:
-        event = record.asset_materialization
-        if event is None or event.partition in seen:
-            continue
-        seen.add(event.partition)
+    for event in _newest_materializations(instance, key):
         if "lance/inputs" in event.metadata and "lance/partition" not in event.metadata:
             yield event.metadata["lance/inputs"].value
+
+
+def _newest_materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> Iterator[dg.AssetMaterialization]:
+    """Yield the newest materialization of each partition, or of the asset if it has no partitions.
+
+    The newest page of the asset covers most assets. For the others, the pages that follow are those of the partitions
+    that have not occurred yet, so partitions that are materialized often are not read again.
+    """
+    seen: set[str | None] = set()
+    page = instance.fetch_materializations(key, limit=PAGE_SIZE)
+    yield from _first_of_each_partition(page, seen)
+    if not page.has_more:
+        return
+    missing = sorted(set(instance.get_materialized_partitions(key)) - seen)
+    while missing:
+        chosen = missing[:PAGE_SIZE]
+        records = dg.AssetRecordsFilter(asset_key=key, asset_partitions=chosen)
+        page = instance.fetch_materializations(records, limit=PAGE_SIZE)
+        yield from _first_of_each_partition(page, seen)
+        if not page.has_more:
+            seen.update(chosen)  # a partition without events was wiped meanwhile
+        missing = [partition for partition in missing if partition not in seen]
+
+
+def _first_of_each_partition(page: dg.EventRecordsResult, seen: set[str | None]) -> Iterator[dg.AssetMaterialization]:
+    """Yield the materializations of a page, newest first, whose partitions are not in `seen`, and add those to it."""
+    for record in page.records:
+        event = record.asset_materialization
+        if event is not None and event.partition not in seen:
+            seen.add(event.partition)
+            yield event
 
 
 def _add_pins(pins: dict[str, dict[int, str]], inputs: object, reason: str) -> None:

@@ -19,6 +19,7 @@ from lance_assets import LanceIOManager, LanceResource, SparkSessionResource, la
 from lance_assets.ledger.recording import record_in_run
 from lance_assets.ledger.version_metadata import committed_facts
 from lance_assets.lineage.model import sources_of
+from lance_assets.maintenance import downstream_pins
 from lance_assets.maintenance.downstream_pins import pins_from_ledgers
 from lance_assets.provenance.run_provenance import table_tag_name
 from lance_core import Table
@@ -309,6 +310,22 @@ def test_version_that_is_an_input_is_retained(
         run([*specs, kept], manager, instance, selection=[kept], partition_key=city)  # type: ignore[list-item]
         table = table.append(ROWS).table
     assert set(pins_from_ledgers(instance)[table.uri]) == {2, 3}
+
+
+def test_inputs_of_every_partition_are_retained(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An asset with more materializations than a page: rare partitions, an unpartitioned past, and a busy partition."""
+    monkeypatch.setattr(downstream_pins, "PAGE_SIZE", 4)
+
+    def materialize(asset: str, version: int, partition: str | None) -> None:
+        metadata = {"lance/inputs": {"orders.lance": version}}
+        instance.report_runless_asset_event(dg.AssetMaterialization(asset, partition=partition, metadata=metadata))
+
+    for version in range(1, 11):
+        materialize("kept", version, f"rare {version}")
+    for version in range(11, 31):
+        materialize("kept", version, "busy")
+        materialize("whole", 100 + version, None)
+    assert set(pins_from_ledgers(instance)["orders.lance"]) == {*range(1, 11), 30, 130}
 
 
 def test_metadata_of_a_removed_version_is_not_that_of_the_newest(
