@@ -19,14 +19,17 @@ from lance_core.index.vector.rabit import RabitCodes
 from lance_core.scan.vector_search import Metric
 from lance_core.versions.snapshot import load_latest
 
-RNG = np.random.default_rng(5)
+ROWS_OF_A_MEAN_MIN = 20
+"""Partitions with fewer rows have no typical loss."""
 
 
 @pytest.mark.parametrize("metric", [Metric.L2, Metric.COSINE, Metric.DOT])
 @pytest.mark.parametrize("bits", range(1, 10))
 def test_codes_of_pylance(tmp_path: Path, bits: int, metric: Metric) -> None:
+    """Rows at a centroid are left out: their residual is zero but for rounding, and so are its signs. pylance starts
+    k-means at random rows, and one run in a hundred ends with a centroid at a row."""
     size = (16, 72, 128)[bits % 3]
-    points = RNG.normal(size=(300, size)).astype(np.float32) + 1
+    points = np.random.default_rng(bits).normal(size=(300, size)).astype(np.float32) + 1
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(points.ravel()), size)
     dataset = lance.write_dataset(pa.table({"v": vectors}), str(tmp_path / "t"))
     dataset.create_index("v", "IVF_RQ", metric=metric.value, num_partitions=3, num_bits=bits)
@@ -42,29 +45,32 @@ def test_codes_of_pylance(tmp_path: Path, bits: int, metric: Metric) -> None:
     for number in range(3):
         part = slice(*(stored.partitions.offsets[number] + np.array([0, stored.partitions.lengths[number]])))
         packed = tuple(column[part] for column in columns)
-        theirs: tuple[Any, ...] = quantizer.unpack(packed)
-        np.testing.assert_array_equal(quantizer.pack(theirs)[0], packed[0])
+        unpacked: tuple[Any, ...] = quantizer.unpack(packed)
+        np.testing.assert_array_equal(quantizer.pack(unpacked)[0], packed[0])
         members = rows[part].astype(np.int64)
-        if len(members) < 2:  # the residual is zero but for rounding
-            continue
         np.testing.assert_array_equal(ours.partitions[members], number)
+        centroid = stored.model.float_centroids[number]
+        is_apart = np.linalg.norm(directions(points[members], metric) - centroid, axis=1) > 1e-3
+        members, theirs = members[is_apart], tuple(column[is_apart] for column in unpacked)
         mine: tuple[Any, ...] = tuple(column[members] for column in ours.codes)
         assert np.bitwise_count(mine[0] ^ theirs[0]).sum() <= 4  # numbers that are zero but for rounding
         for ours_column, theirs_column in zip(mine[1:4], theirs[1:4], strict=True):
             np.testing.assert_allclose(ours_column, theirs_column, rtol=1e-2, atol=1e-2)
-        if bits > 1:
-            centroid = stored.model.float_centroids[number]
+        if bits > 1 and len(members) >= ROWS_OF_A_MEAN_MIN:
             losses = [loss_of(quantizer, metric, codes, points[members], centroid) for codes in (mine, theirs)]
             assert losses[0] <= (1.15 if bits <= 5 else 2) * losses[1]
+
+
+def directions(points: np.ndarray, metric: Metric) -> np.ndarray:
+    """Return the vectors that the codes describe."""
+    return points / np.linalg.norm(points, axis=1, keepdims=True) if metric is Metric.COSINE else points
 
 
 def loss_of(
     quantizer: RabitCodes, metric: Metric, codes: tuple[Any, ...], points: np.ndarray, centroid: np.ndarray
 ) -> float:
     """Return how far the numbers of all bits are from the direction of the residuals, and check their factors."""
-    if metric is Metric.COSINE:
-        points = points / np.linalg.norm(points, axis=1, keepdims=True)
-    residuals, size = (points - centroid) @ quantizer.rotation, points.shape[1]
+    residuals, size = (directions(points, metric) - centroid) @ quantizer.rotation, points.shape[1]
     numbers = quantizer.numbers(codes).astype(np.float64)
     if quantizer.num_bits == 9:
         numbers = numbers[:, :size] + 256 * numbers[:, size:]
