@@ -56,6 +56,16 @@ class InputRows:
         """Return the rows with their batches in memory, so that they can be read more than once."""
         return InputRows(self.schema, tuple(self.batches))
 
+    def without_views(self) -> "InputRows":
+        """Return the rows with plain strings, bytes and lists instead of views, which Arrow cannot select from."""
+        if self.schema is None:
+            return self
+        plain = pa.schema([field.with_type(without_views(field.type)) for field in self.schema], self.schema.metadata)
+        if plain == self.schema:
+            return self
+        batches = (conform(batch, plain, conversion=Conversion.CAST, what="the data") for batch in self.batches)
+        return InputRows(plain, batches, self.bytes)
+
     def with_columns_of(self, table: pa.Schema) -> "InputRows":
         """Return the rows; without even one batch, they have the columns of the table that receives them."""
         return self if self.schema is not None else InputRows(table, self.batches, self.bytes)

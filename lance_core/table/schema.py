@@ -94,7 +94,7 @@ class SchemaWrites(TableBase):
         [5, None, 4]
         """
         validation.check_flag(replace, "replace")
-        source = as_input(data, self._columns).materialized()
+        source = as_input(data, self._columns).without_views().materialized()
         options = WriteOptions(intent, properties, retries, audit)
         with reporting(progress, "merge_columns"):
             if replace:

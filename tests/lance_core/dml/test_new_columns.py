@@ -217,6 +217,28 @@ def test_invalid_merges_are_rejected(
         create_pair(tmp_path).table.merge_columns(pa.table(rows), on)
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("key", ["id", "name"])
+@pytest.mark.parametrize(
+    ("values", "stored"),
+    [
+        (pa.array(["p", "q"], pa.string_view()), pa.string()),
+        (pa.array([b"p", b"q"], pa.binary_view()), pa.binary()),
+        (pa.array([["p"], None], pa.list_(pa.string_view())), pa.list_(pa.string())),
+        (pa.array([{"a": "p"}, {"a": None}], pa.struct({"a": pa.string_view()})), pa.struct({"a": pa.string()})),
+    ],
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
+)
+def test_views_are_merged_as_plain_values(
+    tmp_path: Path, values: pa.Array, stored: pa.DataType, key: str, replace: bool
+) -> None:
+    table = Table.create(tmp_path / "t", pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}), durable=False)
+    keys = pa.array([3, 1]) if key == "id" else pa.array(["c", "a"], pa.string_view())
+    merged = table.merge_columns(pa.table({key: keys, "new": values}), key, replace=replace).table
+    first, second = values.to_pylist()
+    assert merged.to_table(["new"])["new"].combine_chunks() == pa.array([second, None, first], stored)
+
+
 def test_a_merge_of_a_mandatory_column_needs_a_value_for_every_row(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), pa.field("w", pa.int64(), False)])
     table = create_pair(tmp_path).table
