@@ -18,7 +18,7 @@ from lance_core.dml.computed_column import ComputedColumn
 from lance_core.dml.function_calls import FunctionCalls, FunctionFailed
 from lance_core.dml.function_inputs import convert_batch
 from lance_core.dml.row_rewrite import concat_arrays
-from lance_core.errors import InvalidInput
+from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.storage.secret_detection import contains_secret
 
 ERROR_CHARACTERS_MAX = 500
@@ -164,6 +164,23 @@ def _label(what: str, column: ComputedColumn) -> str:
     return f"{what}: the function of computed column {column.name!r}"
 
 
+def _convert(result: object, declared: pa.Schema, label: str) -> list[pa.RecordBatch]:
+    """Return the values of a function with the declared type. `label` names the function and the rows in errors."""
+    try:
+        rows = as_input({declared.names[0]: result}, declared)
+    except SchemaMismatch as error:
+        raise SchemaMismatch(
+            f"{label} returned values of type {error.got} for a column of type {error.expected}; cast them, or declare "
+            "the type that it returns",
+            column=error.column,
+            expected=error.expected,
+            got=error.got,
+        ) from error
+    except InvalidInput as error:
+        raise InvalidInput(f"{label} returned no array of values: {error}") from error
+    return [conform(each, declared, conversion=Conversion.CAST, what=label) for each in rows.batches]
+
+
 def values_of(result: object, column: ComputedColumn, rows: int, label: str) -> pa.Array:
     """Return what the function returned for these rows as an array of the type of the column."""
     declared = pa.schema([pa.field(column.name, column.type)])
@@ -177,8 +194,7 @@ def values_of(result: object, column: ComputedColumn, rows: int, label: str) -> 
         result = result.detach().cpu().numpy()
     if isinstance(result, np.ndarray) and result.ndim == 2:
         result = pa.FixedSizeListArray.from_arrays(pa.array(result.reshape(-1)), result.shape[1])
-    inputs = as_input({column.name: result}, declared)
-    converted = [conform(each, declared, conversion=Conversion.CAST, what=label) for each in inputs.batches]
+    converted = _convert(result, declared, label)
     values = concat_arrays([each.column(0) for each in converted]) if converted else pa.nulls(0, column.type)
     if len(values) != rows:
         raise InvalidInput(

@@ -408,3 +408,20 @@ def test_rows_that_fail_follow_the_policy(tmp_path: Path, policy: str) -> None:
     assert Table.open(uri).to_table(filter="r is null").column("id").to_pylist() == [6]
     is_repaired = True
     assert (fill().computed, report.remaining) == ((1, 1) if policy == "skip" else (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (pa.array(["x"] * 10), "returned values of type string for a column of type int64"),
+        (pa.array([0.5] * 10), "returned values of type double for a column of type int64"),
+        (7, "returned no array of values"),
+        (pa.array([1]), "returned 1 values"),
+    ],
+)
+def test_errors_of_a_wrong_result_name_the_fragment(tmp_path: Path, result: object, message: str) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, pa.table({"a": range(20)}), max_rows_per_file=10, durable=False)
+    column = ComputedColumn("w", pa.int64(), fn=lambda batch: result, inputs=["a"], code_version="1")
+    with pytest.raises(InvalidInput, match=rf"{uri}: fragment \d, rows 0 to 9: the function of .* 'w'.* {message}"):
+        fill_one(uri, column)
