@@ -24,7 +24,6 @@ from pyroaring import BitMap
 
 from lance_core import validation
 from lance_core.coordination import progress
-from lance_core.coordination.leases import release
 from lance_core.dml import new_columns, settings
 from lance_core.dml.call_settings import CallSettings, CallUnit, InputFormat, RetriedError
 from lance_core.dml.column_fill import FilledFragment, keep_valid, plan_fill, read_field_ids, resolve_target
@@ -49,7 +48,7 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.base import Committed
 from lance_core.tasks.columns.fill_errors import append_entries, errors_target, remove_superseded
 from lance_core.tasks.columns.fill_task import ErrorsTarget, FailedRow, FillTask, FragmentResult, decode_result
-from lance_core.tasks.columns.resumed_fill import load_existing
+from lance_core.tasks.columns.resumed_fill import FileLease, load_existing, releasing_lease
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner
 from lance_core.versions.snapshot import Snapshot, load_at
@@ -156,11 +155,12 @@ def fill_computed_column(
     started = time.monotonic()
     declaration = declare(table, column, options)
     run = _FillRun(column, declaration, recompute, bounds, runner, started, options.intent or str(uuid.uuid4()))
-    committed = run_change(table, options, "compute_columns", run.plan, operation=Update.name)
-    if committed.already_committed:
-        present = measure_freshness(table.newest(), declaration)
-        return FillReport(declaration, committed, present, present, 0, (), 0, time.monotonic() - started)
-    run.finish(table, committed)
+    with releasing_lease(run):
+        committed = run_change(table, options, "compute_columns", run.plan, operation=Update.name)
+        if committed.already_committed:
+            present = measure_freshness(table.newest(), declaration)
+            return FillReport(declaration, committed, present, present, 0, (), 0, time.monotonic() - started)
+        run.finish(table, committed)
     results = run.results.values()
     return FillReport(
         declaration,
@@ -238,7 +238,7 @@ class _FillRun:
     job: str = field(default_factory=lambda: str(uuid.uuid4()))
     directory: str = ""
     """Directory of the records of filled fragments; empty before the first plan."""
-    lease: str | None = None
+    lease: FileLease | None = None
     """Lease on the files of an earlier run."""
     errors: ErrorsTarget | None = None
     """Side table for failed rows."""
@@ -306,8 +306,6 @@ class _FillRun:
         if self.errors is not None:
             self.failed_total = remove_superseded(at, self.errors.uri, self.column.name)
         progress.remove_records(at.location.own_store, self.directory)
-        if self.lease is not None:
-            release(at.location.own_store, self.lease)
 
     def _resume(self, base: Snapshot, ids: Sequence[int]) -> None:
         """Load the fragments that an earlier run has filled with the same declaration, if it has not committed them. A

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.coordination import progress as progress_module
-from lance_core.coordination.leases import release
 from lance_core.dml.column_fill import (
     ColumnTarget,
     FilledFragment,
@@ -44,7 +43,7 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.column_resolution import filterable_schema
 from lance_core.storage.store import Store
 from lance_core.table.base import Committed
-from lance_core.tasks.columns.resumed_fill import load_existing, record_filled
+from lance_core.tasks.columns.resumed_fill import FileLease, load_existing, record_filled, releasing_lease
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.scan.pushed_selection import PushedSelection, fragments_to_scan
@@ -120,8 +119,9 @@ def map_columns(
         options = options if options.intent is not None else replace(options, intent=f"map_columns {resume_key}")
     run = _MapColumnsRun(computation, resume_key, progress, runner)
     operation = Merge if computation.mode == "add" else Update
-    committed = run_change(table, options, "map_columns", run.plan, operation=operation.name)
-    run.finish(table)
+    with releasing_lease(run):
+        committed = run_change(table, options, "map_columns", run.plan, operation=operation.name)
+        run.finish(table)
     return committed
 
 
@@ -137,7 +137,7 @@ class _MapColumnsRun:
     directory: str | None = None
     store: Store | None = None
     """Store of the table; `None` before the run starts."""
-    lease: str | None = None
+    lease: FileLease | None = None
     """Lease on the files of an earlier run."""
     read_ids: tuple[int, ...] | None = None
     """Ids of the fields that the last plan read."""
@@ -190,7 +190,7 @@ class _MapColumnsRun:
         return selection
 
     def finish(self, table: TableRef) -> None:
-        """Delete the progress records and release the lease of a committed run."""
+        """Delete the progress records of a committed run."""
         if self.resume_key is None and self.directory is None:
             return
         store = self.store or table.newest().location.own_store
@@ -198,8 +198,6 @@ class _MapColumnsRun:
             progress_module.remove_records(store, progress_module.directory_of(self.resume_key))
         elif self.directory is not None:
             progress_module.remove_records(store, self.directory)
-        if self.lease is not None:
-            release(store, self.lease)
 
     def _checked_read_columns(self, base: Snapshot) -> tuple[str, ...]:
         values = FunctionValues(self.computation.compute, self.computation.schema, self.computation.read_columns)

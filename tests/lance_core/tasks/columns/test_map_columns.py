@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lance_core import Committed, InvalidInput, RetryableConflict, SchemaMismatch, Table
+from lance_core import Committed, CommitUndecided, InvalidInput, RetryableConflict, SchemaMismatch, Table
 from lance_core.coordination import progress as progress_module
 from lance_core.tasks.columns.map_columns import Computation, Mode, ProgressCallback, map_columns
 from lance_core.tasks.driver import TableRef, WriteOptions
@@ -25,6 +25,7 @@ from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "x": [None if n % 7 == 0 else n / 3 for n in range(100)]})
 DOUBLE = pa.schema([pa.field("twice", pa.int64())])
 Change = Callable[[Table], object]
+UNDECIDED = CommitUndecided("no answer", uuid="u", version=2)
 VECTOR = pa.schema([pa.field("vector", pa.list_(pa.float32(), 4)), pa.field("text", pa.string(), nullable=False)])
 
 
@@ -84,10 +85,11 @@ class WorkersOfDyingDriver(InProcessWorkers):
     """Workers whose driver dies after some of the tasks are complete."""
 
     tasks_before: int = 0
+    error: BaseException = field(default_factory=KeyboardInterrupt)
 
     def run(self, task: Task, parts: int) -> pa.Table:
         super().run(task, self.tasks_before)
-        raise KeyboardInterrupt
+        raise self.error
 
 
 def create_table(directory: Path, *, stable: bool = False) -> str:
@@ -197,6 +199,18 @@ def test_a_killed_job_resumes(tmp_path: Path) -> None:
     assert not (Path(uri) / progress_module.directory_of("k")).exists()
     assert not list((Path(uri) / "_lance_assets" / "holds").glob("*"))
     assert lance.dataset(uri).to_table()["twice"].to_pylist() == expected
+
+
+@pytest.mark.parametrize(("error", "leases"), [(KeyboardInterrupt(), 0), (UNDECIDED, 1)], ids=["failed", "undecided"])
+def test_a_failed_resume_keeps_a_lease_only_if_its_commit_may_succeed(
+    tmp_path: Path, error: BaseException, leases: int
+) -> None:
+    uri = create_table(tmp_path / "t")
+    for tasks, each in ((9, KeyboardInterrupt()), (0, error)):
+        with pytest.raises(type(each)):
+            run_map_columns(uri, resume_key="k", runner=WorkersOfDyingDriver(tasks_before=tasks, error=each))
+    assert len(list(Path(uri).glob("_lance_assets/holds/*"))) == leases
+    assert run_map_columns(uri, resume_key="k").count_rows("twice = 2 * id") == 100
 
 
 def test_a_resume_key_commits_once(tmp_path: Path) -> None:
