@@ -125,6 +125,15 @@ def committed_tag(table: Table, branch: str | None, version: int) -> dict[str, s
     return {COMMITTED_PREFIX + table_tag_name(table.uri, branch): str(version)}
 
 
+def pin_committed_version(instance: dg.DagsterInstance, run_id: str, table: Table, branch: str | None) -> None:
+    """Pin the version of a table that code of a run has committed, unless the run has committed a newer one."""
+    tag = committed_tag(table, branch, table.version)
+    run = instance.get_run_by_id(run_id)
+    pinned = run.tags.get(next(iter(tag)), "") if run else ""
+    if not pinned.isdecimal() or int(pinned) < table.version:
+        instance.add_run_tags(run_id, tag)
+
+
 def table_tag_name(uri: str, branch: str | None) -> str:
     """Return the part of a run tag that names a branch of the table at a location.
 

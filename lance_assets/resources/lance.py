@@ -13,9 +13,9 @@ from typing import TypedDict
 import dagster as dg
 from pydantic import Field
 
-from lance_assets.provenance.run_provenance import inputs_of_step, open_for_run
+from lance_assets.provenance.run_provenance import inputs_of_step, open_for_run, pin_committed_version
 from lance_assets.resources.literal_secrets import check_arguments, check_storage_options
-from lance_core import InvalidInput, Table
+from lance_core import Committed, InvalidInput, Table
 
 
 class Access(TypedDict):
@@ -106,21 +106,26 @@ class LanceResource(dg.ConfigurableResource["LanceResource"]):
         """Open a table at its newest version, or at a version, tag or time.
 
         Within a step of a run, the first reader of the run chooses the newest version, and all later ones get the same
-        one, or one that an asset of the run has stored since. A version that your code commits through the opened
-        table is not noticed: continue with the table that the commit returns, and open with `refresh=True` in later
-        steps, which chooses the newest version again. The versions that are opened count as inputs of the step. A
-        thread that your code starts does not belong to the step.
+        one, or one that the run has committed since: as an asset, or by your code through a table that this method
+        returned. A version that your code commits in another way is not noticed: `refresh=True` chooses the newest
+        version again. The versions that are opened count as inputs of the step. A thread that your code starts does not
+        belong to the step.
         """
         access = self.access(branch)
         uri = self.resolve_uri(uri)
-        table = Table.open(uri, version=version, tag=tag, timestamp=timestamp, **access)
         step = _current_step()
         if step is None:
-            return table
+            return Table.open(uri, version=version, tag=tag, timestamp=timestamp, **access)
+
+        def pin_commit(committed: Committed) -> None:
+            if committed.table.branch == table.branch and committed.table.uri == table.uri:
+                pin_committed_version(step.instance, step.run_id, committed.table, branch)
+
+        table = Table.open(uri, version=version, tag=tag, timestamp=timestamp, on_commit=pin_commit, **access)
         if version is None and tag is None and timestamp is None:
 
             def open_version(number: int) -> Table:
-                return Table.open(uri, version=number, **access)
+                return Table.open(uri, version=number, on_commit=pin_commit, **access)
 
             table = open_for_run(step.instance, step.run_id, table, open_version, branch=branch, refresh=refresh)
         inputs_of_step(step.run_id, step.get_step_execution_context().step.key).add((table.uri, table.version))

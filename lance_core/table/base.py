@@ -181,14 +181,18 @@ class Committed:
         )
 
 
+CommitListener = Callable[[Committed], object]
+
+
 class TableBase:
     """One version of a table. It never changes; a writer returns the version after it."""
 
     runtime: ClassVar[Runtime] = SYSTEM_RUNTIME
     """Clock, uuids, random numbers and sleep of all writers of this class; a simulation overrides it in a subclass."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, on_commit: CommitListener | None = None) -> None:
         self._snapshot = snapshot
+        self._on_commit = on_commit
 
     @property
     def _location(self) -> Location:
@@ -200,7 +204,7 @@ class TableBase:
         return self._snapshot.manifest.schema.arrow
 
     def _at(self, snapshot: Snapshot) -> Self:
-        return type(self)(snapshot)
+        return type(self)(snapshot, self._on_commit)
 
     def _sql(self, condition: Condition, what: str) -> str:
         """Return a condition as SQL, which the history of the table records."""
@@ -236,7 +240,14 @@ class TableBase:
             retries=options.retries,
             runtime=self.runtime,
         )
-        return Committed.of(result, table)
+        return self._report_commit(Committed.of(result, table))
+
+    def _report_commit(self, committed: Committed) -> Committed:
+        """Call the commit listener, which also hears of the writes of the table in the result."""
+        if self._on_commit is not None:
+            committed.table._on_commit = self._on_commit
+            self._on_commit(committed)
+        return committed
 
 
 def parse_storage_version(text: str) -> StorageVersion:

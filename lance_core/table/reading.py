@@ -39,7 +39,7 @@ from lance_core.scan.selection import RowSelector
 from lance_core.scan.take import By, RowNumbers
 from lance_core.scan.vector_search import Vector
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
-from lance_core.table.base import TableBase
+from lance_core.table.base import CommitListener, TableBase
 from lance_core.table.lazy_scan import Columns, Scan, check_plain_names
 from lance_core.versions.history import VersionInfo, version_info, version_infos
 from lance_core.versions.location import Location, check_opened_with_own_manifest_store, locate
@@ -74,6 +74,7 @@ class TableReading(TableBase):
         durable: bool = True,
         verify: str = "off",
         trusted: bool = True,
+        on_commit: CommitListener | None = None,
     ) -> Self:
         """Open the newest version, or the one that `version`, `tag`, `branch` or `timestamp` selects.
 
@@ -88,6 +89,8 @@ class TableReading(TableBase):
         With `trusted=False`, all data and index files are decoded in another process with limits of memory and time,
         here and by writers on the table. A damaged or hostile file then raises `Corrupt` or `StorageError`, and cannot
         end this process. Use it for tables of unknown origin; see `docs/tables.md`.
+
+        `on_commit` is called with the result of each write of the opened table and of the tables that come from it.
 
         >>> Table.open(table.uri).count_rows(), Table.open(table.uri, version=1).version
         (3, 1)
@@ -104,7 +107,9 @@ class TableReading(TableBase):
         number = None if version is None else validation.check_version_number(version)
         snapshot = resolve_version(location, version=number, tag=tag, branch=branch, timestamp=timestamp)
         check_opened_with_own_manifest_store(snapshot.location, snapshot.manifest)
-        return cls(snapshot)
+        if on_commit is not None and not callable(on_commit):
+            raise InvalidInput(f"on_commit= must be a function of a Committed, not {on_commit!r:.80}")
+        return cls(snapshot, on_commit)
 
     @staticmethod
     def exists(

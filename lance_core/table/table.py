@@ -159,4 +159,4 @@ class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upk
         """
         version = validation.check_version_number(detached_version)
         result = publish(self._location, version, retries=retries, runtime=self.runtime)
-        return Committed.of(result, type(self))
+        return self._report_commit(Committed.of(result, type(self)))

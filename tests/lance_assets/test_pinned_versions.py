@@ -106,7 +106,8 @@ def test_all_readers_of_a_run_get_one_version(
 
 
 def test_versions_that_the_run_commits_are_read(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """The I/O manager notes what it commits; code that commits through the opened table opens with `refresh=True`."""
+    """The I/O manager and tables of the resource note what they commit; after other commits, code opens with
+    `refresh=True`."""
     counts: list[int] = []
 
     def count(lance: LanceResource, *, refresh: bool = False) -> None:
@@ -130,12 +131,30 @@ def test_versions_that_the_run_commits_are_read(tmp_path: Path, instance: dg.Dag
         count(lance)
         return dg.MaterializeResult()
 
+    @dg.asset(deps=[after])
+    def through(lance: LanceResource) -> dg.MaterializeResult[None]:
+        opened = lance.open("stored.lance")
+        committed = opened.append(ROW)
+        count(lance)
+        committed.table.append(ROW)
+        count(lance)
+        opened.branches.create("dev").append(ROW)
+        Table.open(tmp_path / "stored.lance").append(ROW)
+        return dg.MaterializeResult()
+
+    @dg.asset(deps=[through])
+    def last(lance: LanceResource) -> dg.MaterializeResult[None]:
+        count(lance)
+        lance.open("stored.lance", version=1).append(ROW)
+        count(lance)
+        return dg.MaterializeResult()
+
     Table.create(tmp_path / "stored.lance", ROW, durable=False)
     storage = LanceResource(root=str(tmp_path))
-    assets: list[dg.AssetsDefinition] = [before, stored, after]
+    assets: list[dg.AssetsDefinition] = [before, stored, after, through, last]
     execute(assets, instance, {"lance": storage, "io_manager": LanceIOManager(storage=storage)})
-    assert counts == [1, 2, 2, 3, 3]
-    assert storage.open("stored.lance").count_rows() == 3  # outside of a run
+    assert counts == [1, 2, 2, 3, 3, 4, 5, 5, 7]
+    assert storage.open("stored.lance").count_rows() == 7  # outside of a run
 
 
 @pytest.mark.parametrize("branch", [None, "dev"])
