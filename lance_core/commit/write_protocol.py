@@ -27,7 +27,7 @@ from lance_core.commit.loop import CommitResult, commit
 from lance_core.coordination import idempotency
 from lance_core.coordination.backoff import Backoff
 from lance_core.coordination.idempotency import CommitSummary, IntentRecord
-from lance_core.coordination.leases import Lease, acquire, release
+from lance_core.coordination.leases import Lease, acquire, check_not_being_swept, release
 from lance_core.datafiles.fragment_writer import BufferedRows
 from lance_core.errors import (
     AlreadyExists,
@@ -224,7 +224,19 @@ def begin(
         return _recorded_result(location, record, record.landing)
     if record.transaction_uuid == uuid:
         return started
-    return find_committed(started) or started
+    if committed := find_committed(started):
+        return committed
+    _confirm_claim(started, record)
+    return started
+
+
+def _confirm_claim(started: StartedWrite, record: IntentRecord) -> None:
+    """Show that the work of an earlier attempt continues. Raise `StorageError` if a cleanup is removing its record,
+    which it took for abandoned. The record is written before the notices are read, and the cleanup does the reverse."""
+    store = started.location.own_store
+    idempotency.heartbeat(store, record, now_ns=started.runtime.now_ns())
+    path = idempotency.path_of(record.intent)
+    check_not_being_swept(store, Lease(f"continuing the intent {record.intent!r}", files=(path,)))
 
 
 def _recorded_result(location: Location, record: IntentRecord, summary: CommitSummary) -> WriteResult:

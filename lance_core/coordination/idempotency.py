@@ -22,7 +22,7 @@ from lance_core.storage.store import ObjectInfo, Put, Store, load_details, read_
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/intents"
 PERMANENT_PREFIX = "for good: "
 """Prefix of intents whose records stay as long as the table. Cleanup removes the records of other intents that are
-committed, 30 days after their last change."""
+committed, 30 days after their last change, and of those that were claimed and are in no version."""
 FOR_GOOD = PERMANENT_PREFIX
 """The name of `PERMANENT_PREFIX` before version 0.2.0. Deprecated; removed in 0.3.0."""
 _PERMANENT_SUFFIX = ".kept.json"
@@ -113,15 +113,29 @@ def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now
     )
 
 
-def heartbeat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
-    """Record that the work is in progress, and the files that it has written. If a commit is recorded already, the
-    record stays unchanged. If another holder records its commit between the read and the put, the put overwrites it,
-    and the commit that follows finds it in the history.
+def heartbeat(store: Store, record: IntentRecord, *, files: Sequence[str] | None = None, now_ns: int) -> None:
+    """Record that the work is in progress, and the files that it has written; `None` keeps those that are recorded.
+
+    If a commit is recorded already, the record stays unchanged. If another holder records its commit between the read
+    and the put, the put overwrites it, and the commit that follows finds it in the history.
+
+    Raise `StorageError` if the record is gone, or belongs to another attempt: a cleanup has removed it because the work
+    was idle for 30 days or more.
     """
     path = path_of(record.intent)
-    if _decode(read_whole(store, path, INTENT_BYTES), path, record.intent).landing:
+    try:
+        current = _decode(read_whole(store, path, INTENT_BYTES), path, record.intent)
+    except NotFound:
+        current = None
+    if current is None or current.transaction_uuid != record.transaction_uuid:
+        raise StorageError(
+            f"{store.description}: the claim of the intent {record.intent!r} has expired, because this {record.verb} "
+            "was idle for so long that a cleanup took it for abandoned. Nothing was committed; repeat the call"
+        )
+    if current.landing:
         return
-    store.put(path, _encode(replace(record, files=tuple(files), heartbeat_ns=now_ns)))
+    recorded_files = current.files if files is None else tuple(files)
+    store.put(path, _encode(replace(record, files=recorded_files, heartbeat_ns=now_ns)))
 
 
 def move_base(store: Store, record: IntentRecord, base: Version) -> None:

@@ -29,6 +29,8 @@ from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.maintenance import post_cleanup_check
 from lance_core.maintenance.retention_guards import (
+    INTENT_MEMORY,
+    abandoned_claims,
     damaged_records,
     expired_intents,
     expired_work,
@@ -97,7 +99,8 @@ class CleanupReport:
     orphans: tuple[str, ...]
     """Files that no version references, older than the grace period."""
     intents: tuple[str, ...]
-    """Records of intents that were committed, and of resumable jobs that were last active, more than 30 days ago."""
+    """Records of intents that were committed, or were claimed and are in no version, and of resumable jobs: all of them
+    were last active more than 30 days ago."""
     bytes: int
     kept: Mapping[Version, tuple[str, ...]]
     """Versions that are old enough to expire but were retained, with the reasons, such as a tag, a branch or a
@@ -213,6 +216,8 @@ class _SweepPlan:
     files: _SweepSet
     sizes: Mapping[str, int]
     """Sizes of the manifests and files to remove, by path."""
+    claims: tuple[str, ...]
+    """Records of abandoned intents to remove."""
     report: CleanupReport
     """Report if everything that is planned is removed."""
 
@@ -243,6 +248,7 @@ def _plan_sweep(base: Snapshot, retention: Retention, dry_run: bool, runtime: Ru
     if damaged := damaged_records(in_progress):
         files = replace(files, orphans=())
 
+    claims = tuple(abandoned_claims(location, now=now, patience=_patience_for_claims(retention.orphan_grace)))
     sizes = {info.path: info.size for info in (*files.leaving, *files.orphans)}
     sizes |= {info.path: info.size for info in map(location.store.head, manifests.values()) if info is not None}
     report = CleanupReport(
@@ -250,14 +256,18 @@ def _plan_sweep(base: Snapshot, retention: Retention, dry_run: bool, runtime: Ru
         versions=choice.versions,
         files=(*manifests.values(), *(info.path for info in files.leaving)),
         orphans=tuple(info.path for info in files.orphans),
-        intents=(*expired_intents(location.store, now=now), *expired_work(location.store, now=now)),
+        intents=(*expired_intents(location.store, now=now), *claims, *expired_work(location.store, now=now)),
         bytes=sum(sizes.values()),
         kept={**choice.kept, **kept_detached},
         detached=tuple(detached),
         damaged=damaged,
         seems_wrong=len(files.orphans) > _PLAUSIBLE_ORPHAN_SHARE * files.known,
     )
-    return _SweepPlan(branch, now, retention.orphan_grace, versions, manifests, files, sizes, report)
+    return _SweepPlan(branch, now, retention.orphan_grace, versions, manifests, files, sizes, claims, report)
+
+
+def _patience_for_claims(orphan_grace: timedelta) -> timedelta:
+    return max(INTENT_MEMORY, orphan_grace)
 
 
 def _check_is_plausible(plan: _SweepPlan) -> None:
@@ -272,8 +282,8 @@ def _check_is_plausible(plan: _SweepPlan) -> None:
 def _announce(plan: _SweepPlan, runtime: Runtime) -> list[str]:
     """Write the sweep notices for the versions and files that will be removed. Return their paths."""
     report, notices = plan.report, list[str]()
-    if report.versions or report.detached or report.orphans:
-        keys = sorted({key for path in report.orphans if (key := file_key(path))})
+    if report.versions or report.detached or report.orphans or plan.claims:
+        keys = sorted({key for path in report.orphans if (key := file_key(path))} | set(plan.claims))
         for notice in SweepNotice((*report.versions, *report.detached), tuple(keys)).parts():
             notices.append(announce_sweep(plan.location.store, notice, runtime))
     return notices
@@ -294,6 +304,9 @@ def _find_spared_files(plan: _SweepPlan, put_back: Collection[Version]) -> set[s
     spared = {info.path for info in (*plan.files.leaving, *plan.files.orphans) if file_key(info.path) in needed}
     if damaged_records(needed):
         spared.update(info.path for info in plan.files.orphans)
+    if plan.claims:  # one may have been continued, or committed
+        patience = _patience_for_claims(plan.patience)
+        spared |= set(plan.claims).difference(abandoned_claims(location, now=plan.now, patience=patience))
     return spared | {plan.manifests[version] for version in put_back}
 
 
@@ -327,6 +340,7 @@ def _report_of_removed(
         detached=tuple(version for version in report.detached if version not in put_back),
         files=tuple(path for path in report.files if path not in spared),
         orphans=tuple(path for path in report.orphans if path not in spared),
+        intents=tuple(path for path in report.intents if path not in spared),
         bytes=sum(size for path, size in plan.sizes.items() if path not in spared),
         kept={**report.kept, **put_back},
     )

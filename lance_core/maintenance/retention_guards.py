@@ -9,17 +9,20 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from lance_core.commit import intent_history
 from lance_core.coordination import idempotency, progress
 from lance_core.coordination.leases import LEASE_DIRECTORY, active_leases
-from lance_core.errors import NotFound
+from lance_core.errors import CommitUndecided, NotFound
 from lance_core.format import refs
 from lance_core.format.ids import Version
 from lance_core.storage.store import ObjectInfo, Store
 from lance_core.versions.file_inventory import BranchFiles
+from lance_core.versions.location import Location
 from lance_core.versions.refs import read_branches, read_clone, read_tags
+from lance_core.versions.snapshot import list_versions
 
 INTENT_MEMORY = timedelta(days=30)
-"""Age at which the record of a committed intent, or of an abandoned resumable job, is removed."""
+"""Age at which the record of a committed or abandoned intent, or of an abandoned resumable job, is removed."""
 
 
 def retention_reasons(
@@ -77,11 +80,31 @@ def expired_intents(store: Store, *, now: datetime) -> list[str]:
     """Return the records of writes that committed so long ago that they will not be repeated, except permanent ones and
     damaged ones, which a person has to judge."""
 
-    def is_old(listed: ObjectInfo) -> bool:
-        return not idempotency.is_permanent(listed.path) and now - listed.modified > INTENT_MEMORY
-
-    records, _damaged = idempotency.read_records(store, is_old)
+    records, _damaged = idempotency.read_records(store, lambda listed: _is_quiet(listed, now, INTENT_MEMORY))
     return [listed.path for listed, record in records if record.landing is not None]
+
+
+def abandoned_claims(location: Location, *, now: datetime, patience: timedelta) -> list[str]:
+    """Return the records of intents that were claimed, were last active before `patience` and are in no version.
+
+    A record stays if a version that followed the claim was removed: the write may have been that version, and only the
+    record keeps a repetition from writing again.
+    """
+    records, _damaged = idempotency.read_records(location.own_store, lambda listed: _is_quiet(listed, now, patience))
+    claims = [(listed.path, record) for listed, record in records if record.landing is None]
+    numbers = set(list_versions(location).numbers) if claims else set()
+    newest = max(numbers, default=Version(0))
+    abandoned = []
+    for path, record in claims:
+        if numbers.issuperset(range(record.base + 1, newest + 1)):
+            with suppress(CommitUndecided):
+                if intent_history.find_commit(location, record, None) is None:
+                    abandoned.append(path)
+    return abandoned
+
+
+def _is_quiet(listed: ObjectInfo, now: datetime, patience: timedelta) -> bool:
+    return not idempotency.is_permanent(listed.path) and now - listed.modified > patience
 
 
 def expired_work(store: Store, *, now: datetime) -> list[str]:

@@ -14,8 +14,8 @@ from tests.histories.hammer_invariants import find_violations
 from tests.histories.hammer_locations import TableLocation, create_local_table, create_s3_table
 from tests.histories.hammer_writer import VERBS, WORK_PROPERTY, Job, WorkItem, WorkResult, make_row, run_work
 
-LOCAL = Size(writers=4, works_per_writer=8, kill_count=8)
-S3 = Size(writers=3, works_per_writer=4, kill_count=2)
+LOCAL = Size(writers=3, works_per_writer=6, kill_count=3)
+S3 = Size(writers=2, works_per_writer=4, kill_count=1)
 FAULTS_PER_REQUEST = 0.05
 ONE_WRITER = Size(writers=1, works_per_writer=25, kill_count=0, seed=0)
 

@@ -4,6 +4,7 @@ retried in another process, or retried after a cleanup.
 
 import json
 import os
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,12 @@ import pyarrow as pa
 import pytest
 
 from lance_core import PERMANENT_PREFIX, AlreadyExists, CommitUndecided, Corrupt, InvalidInput, StorageError, Table
+from lance_core.commit import data_files
 from lance_core.coordination.idempotency import path_of
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
+from lance_core.maintenance import cleanup
 from lance_core.versions.snapshot import list_versions
 from tests.lance_core.in_memory_table import Fault, FaultyStore, InMemoryTable, on_call, on_create
 
@@ -326,7 +329,7 @@ def test_an_intent_is_one_change(tmp_path: Path) -> None:
 
 
 def test_cleanup_removes_old_records_of_committed_intents(tmp_path: Path) -> None:
-    """The clock of the store decides the age; the record of an open intent stays at any age."""
+    """The clock of the store decides the age; the record of an intent whose commit was not recorded stays."""
     table = Table.create(tmp_path / "t", rows(1))
     permanent = f"{PERMANENT_PREFIX}partition 7"
     for name in ("committed long ago", "committed just now", "open", permanent):
@@ -347,6 +350,90 @@ def test_cleanup_removes_old_records_of_committed_intents(tmp_path: Path) -> Non
     assert table.append(rows(2), intent="committed just now").already_committed
     assert table.append(rows(2), intent=permanent).already_committed, "the record is permanent"
     assert not table.append(rows(2), intent="committed long ago").already_committed, "the intent counts as new"
+
+
+class ClaimedTable:
+    """Table with a claim of an append that was never committed, and some versions after it."""
+
+    def __init__(self, uri: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.table = Table.create(uri, rows(1))
+        with monkeypatch.context() as patch:
+            patch.setattr("lance_core.commit.write_protocol.commit_append", lambda *_, **__: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                self.table.append(rows(2), intent="day 2")
+        self.record = uri / path_of("day 2")
+        for number in (3, 4):
+            self.table = self.table.append(rows(number)).table
+
+    def set_age(self, days: float) -> None:
+        when = time.time() - timedelta(days=days).total_seconds()
+        os.utime(self.record, (when, when))
+
+
+def test_an_abandoned_claim_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claimed = ClaimedTable(tmp_path / "t", monkeypatch)
+    claimed.set_age(29.9)
+    assert claimed.table.cleanup().intents == ()
+    claimed.set_age(30.1)
+    assert claimed.table.cleanup(orphan_grace=timedelta(days=31)).intents == ()
+    assert claimed.table.cleanup(dry_run=True).intents == (path_of("day 2"),)
+    assert claimed.record.exists()
+    assert claimed.table.cleanup().intents == (path_of("day 2"),)
+    assert not claimed.record.exists()
+    assert claimed.table.append(rows(2), intent="day 2").rows_added == 1
+    assert claimed.table.append(rows(2), intent="day 2").already_committed
+
+
+def test_a_claim_stays_if_a_removed_version_may_contain_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claimed = ClaimedTable(tmp_path / "t", monkeypatch)
+    Path(claimed.table.uri, claimed.table.at(2).manifest.path).unlink()
+    claimed.set_age(100)
+    assert claimed.table.cleanup().intents == ()
+    with pytest.raises(CommitUndecided):
+        claimed.table.append(rows(2), intent="day 2")
+
+
+@pytest.mark.parametrize("continued", ["before the notice", "after the notice"])
+def test_a_claim_is_continued_or_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, continued: str) -> None:
+    """An attempt that continues the claim during a cleanup keeps the record, or is refused and claims it anew."""
+    claimed = ClaimedTable(tmp_path / "t", monkeypatch)
+    claimed.set_age(31)
+    name = "_announce" if continued == "before the notice" else "_find_spared_files"
+    original = getattr(cleanup, name)
+    outcomes: list[object] = []
+
+    def append_and_continue(*arguments: object) -> object:
+        result = original(*arguments) if continued == "after the notice" else None
+        try:
+            outcomes.append(claimed.table.append(rows(2), intent="day 2").rows_added)
+        except StorageError as error:
+            outcomes.append(str(error))
+        return result if continued == "after the notice" else original(*arguments)
+
+    monkeypatch.setattr(cleanup, name, append_and_continue)
+    removed = claimed.table.cleanup().intents
+    if continued == "before the notice":
+        assert (outcomes, removed) == ([1], ())
+    else:
+        assert removed == (path_of("day 2"),)
+        assert re.search("continuing the intent 'day 2'", str(outcomes[0]))
+        assert claimed.table.append(rows(2), intent="day 2").rows_added == 1
+    assert claimed.table.append(rows(2), intent="day 2").already_committed
+    assert claimed.table.refresh().count_rows("id = 2") == 1
+
+
+def test_a_writer_whose_claim_has_expired_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.create(tmp_path / "t", rows(1))
+    register_files = data_files.register_files
+
+    def expire_and_register(*arguments: object) -> None:
+        (tmp_path / "t" / path_of("delete")).unlink()
+        register_files(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(data_files, "register_files", expire_and_register)
+    with pytest.raises(StorageError, match="the claim of the intent 'delete' has expired"):
+        table.delete("id = 1", intent="delete")
+    assert table.refresh().version == 1
 
 
 def test_a_commit_that_a_concurrent_record_overwrites_is_recorded_again() -> None:

@@ -320,6 +320,8 @@ def test_files_of_an_active_intent_are_kept(uri: str) -> None:
     set_age(uri, 8 * DAY, "_lance_assets/intents/*.json")
     assert Table.open(uri).cleanup().orphans == (name,)
     assert path.exists()
+    set_age(uri, 31 * DAY, "_lance_assets/intents/*.json")
+    assert len(Table.open(uri).cleanup().intents) == 1
 
 
 @pytest.mark.parametrize(
