@@ -71,7 +71,6 @@ class CommitFence:
         self._runtime = runtime
         self._attempt_began = ClockReading.now(runtime)
         self._started_at = started_at or self._attempt_began
-        self._clock_jumps = self._count_clock_jumps()
         self._written_at: dict[str, ClockReading] = {}
         """Files that the commit itself wrote, with the time before each was written."""
         self._verified: set[str] = set()
@@ -91,18 +90,20 @@ class CommitFence:
     def begin_attempt(self) -> bool:
         """Begin an attempt. Return whether a cleanup may have removed the version of the previous one, because that
         attempt took long or because the clock of the store jumped."""
-        has_stalled = self._attempt_began.is_older_than(STALL_NS, self._runtime) or self._has_clock_jumped()
-        self._attempt_began, self._clock_jumps = ClockReading.now(self._runtime), self._count_clock_jumps()
+        has_stalled = self._attempt_began.is_older_than(STALL_NS, self._runtime)
+        has_stalled = has_stalled or self._has_clock_jumped_since(self._attempt_began)
+        self._attempt_began = ClockReading.now(self._runtime)
         return has_stalled
 
     def before_put(self, manifest: Manifest, before: Manifest | None, written: Collection[str]) -> bool:
         """Check, right before the put of a version, that the old files it adds exist, and hold leases on them until the
-        version references them. `written` are the files that this attempt wrote.
+        version references them. Files from before a jump of the store's clock count as old. `written` are the files
+        that this attempt wrote.
 
         Return false if files were checked, which happens once for each file: the check takes time, so the caller must
         read the history again before the put."""
         self._written_at |= dict.fromkeys(written, self._attempt_began)
-        if not self._started_at.is_older_than(_FILE_AGE_NS, self._runtime):
+        if not self._may_look_old(self._started_at):
             return True
         references = references_of(manifest)
         added = references.own - (references_of(before).own if before else frozenset()) - self._verified
@@ -114,14 +115,20 @@ class CommitFence:
         return not old
 
     def _is_old(self, name: str) -> bool:
-        return self._written_at.get(name, self._started_at).is_older_than(_FILE_AGE_NS, self._runtime)
+        return self._may_look_old(self._written_at.get(name, self._started_at))
+
+    def _may_look_old(self, written_at: ClockReading) -> bool:
+        """Return whether a cleanup may take a file that was written at this time for an old one: it is old, or the
+        clock of the store jumped since then."""
+        return written_at.is_older_than(_FILE_AGE_NS, self._runtime) or self._has_clock_jumped_since(written_at)
 
     def after_put(self, manifest: Manifest, scheme: NamingScheme) -> None:
         """Check the version that the put created, if the history was read long before the put, or if a cleanup ran
         meanwhile."""
         try:
             has_stalled = self._attempt_began.is_older_than(STALL_NS, self._runtime)
-            is_suspect = has_stalled or self._has_clock_jumped() or self._met_cleanup()
+            has_jumped = self._has_clock_jumped_since(self._attempt_began)
+            is_suspect = has_stalled or has_jumped or self._met_cleanup()
             problem = find_commit_problem(self._location, manifest, scheme) if is_suspect else ""
         except LanceError as error:
             problem = f"checking it failed: {error}"
@@ -133,13 +140,11 @@ class CommitFence:
                 version=manifest.version,
             )
 
-    def _has_clock_jumped(self) -> bool:
-        """Return whether the clock of the store went back or ahead since the attempt began, up to the last answer."""
-        return self._count_clock_jumps() != self._clock_jumps
-
-    def _count_clock_jumps(self) -> int:
+    def _has_clock_jumped_since(self, reading: ClockReading) -> bool:
+        """Return whether the clock of the store is known to have gone back or ahead since then, up to the last
+        answer."""
         store = self._location.own_store
-        return store.clock_jumps if isinstance(store, ReportsClockJumps) else 0
+        return isinstance(store, ReportsClockJumps) and store.has_clock_jumped_since(reading.elapsed_ns)
 
     def _met_cleanup(self) -> bool:
         """Return whether a cleanup is removing files, or has removed one that this commit wrote, which no version

@@ -39,7 +39,7 @@ from lance_core.maintenance.retention_guards import (
 )
 from lance_core.progress import track
 from lance_core.runtime import Runtime
-from lance_core.storage.store import ObjectInfo, Put, load_details, read_whole
+from lance_core.storage.store import ObjectInfo, Put, ReportsClockJumps, load_details, read_whole
 from lance_core.storage.tree_operations import remove_empty_directories
 from lance_core.versions.file_inventory import (
     BranchFiles,
@@ -58,6 +58,8 @@ YOUNG_VERSION_AGE = timedelta(minutes=1)
 """Versions younger than this stay: a writer that listed the versions before one of them existed may be about to put the
 same number and would find the number free. A writer that takes longer checks again (`commit/fencing.py`)."""
 SKEW_MAX = timedelta(minutes=5)
+CLOCK_STEP_MAX = timedelta(seconds=20)
+"""Step back of the store's clock that a cleanup does not detect: a third of `YOUNG_VERSION_AGE`."""
 _MANIFESTS_PER_BATCH = 100
 _PLAUSIBLE_ORPHAN_SHARE = 0.5
 
@@ -173,9 +175,11 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
     """
     dry_run, force = validation.check_flag(dry_run, "dry_run"), validation.check_flag(force, "force")
     check_manifest_store(base.location, base.manifest)
-    plan = _plan_sweep(base, retention, dry_run, runtime)
+    clock = _read_store_clock(base.location, runtime)
+    plan = _plan_sweep(base, retention, dry_run, clock.time)
     if dry_run:
         return plan.report
+    _check_clock_is_steady(base.location, clock, runtime)
     if not force:
         _check_is_plausible(plan)
     notices = _announce(plan, runtime)
@@ -226,11 +230,10 @@ class _SweepPlan:
         return self.branch.location
 
 
-def _plan_sweep(base: Snapshot, retention: Retention, dry_run: bool, runtime: Runtime) -> _SweepPlan:
-    """Decide what to remove. Apart from a probe file for the store's clock, this writes nothing."""
+def _plan_sweep(base: Snapshot, retention: Retention, dry_run: bool, now: datetime) -> _SweepPlan:
+    """Decide what to remove, by ages at a time of the store. This writes nothing."""
     branch = branch_files_of(base)
     location = branch.location
-    now = _store_time(location, runtime)
     versions = _list_manifests(location, now=now)
     modified = {version: age for version, (_path, age) in versions.items()}
     reasons = _reasons_to_keep(branch, modified, retention, now=now)
@@ -372,13 +375,35 @@ def _find_removable(location: Location, staying: set[str], leaving: set[str], *,
     return _SweepSet(tuple(removable), tuple(orphans), known)
 
 
-def _store_time(location: Location, runtime: Runtime) -> datetime:
-    """Return the current time by the store's clock: the modification time of a file that was just written.
+@dataclass(frozen=True, slots=True)
+class _StoreClock:
+    """Reading of the store's clock, and the times of this process's monotonic clock between which it was read."""
+
+    time: datetime
+    asked_ns: int
+    answered_ns: int
+
+
+def _check_clock_is_steady(location: Location, before: _StoreClock, runtime: Runtime) -> None:
+    """Raise `StorageError` if the store's clock went back after the cleanup read it: files that were written since then
+    look older than they are, and the cleanup may have listed some of them."""
+    after, store = _read_store_clock(location, runtime), location.own_store
+    elapsed = timedelta(microseconds=(after.asked_ns - before.answered_ns) / 1000)
+    has_jumped = isinstance(store, ReportsClockJumps) and store.has_clock_jumped_since(before.answered_ns)
+    if has_jumped or after.time - before.time < elapsed - CLOCK_STEP_MAX:
+        raise StorageError(
+            f"{location.uri}: the clock of the store was set while this cleanup listed the files, so their ages are "
+            "unknown; nothing was removed. Repeat the cleanup when the clock is right"
+        )
+
+
+def _read_store_clock(location: Location, runtime: Runtime) -> _StoreClock:
+    """Read the store's clock: the modification time of a file that was just written.
 
     Raise `StorageError` if it differs much from the clock of this process: one of the two clocks is wrong. If it is
     that of the store, all ages are wrong.
     """
-    store = location.store
+    store, asked_ns = location.store, runtime.elapsed_ns()
     probe = f"{naming.PROJECT_DIRECTORY}/clock/{runtime.new_uuid().hex}"
     store.put(probe, b"")
     try:
@@ -394,7 +419,7 @@ def _store_time(location: Location, runtime: Runtime) -> datetime:
             f"{process_time.isoformat(timespec='seconds')} by the clock of this process, so the ages of files are not "
             "known; nothing was removed. Set the clock that is wrong"
         )
-    return details.modified
+    return _StoreClock(details.modified, asked_ns, runtime.elapsed_ns())
 
 
 def _list_manifests(location: Location, *, now: datetime) -> dict[Version, tuple[str, datetime]]:

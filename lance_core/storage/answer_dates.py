@@ -18,8 +18,12 @@ class AnswerDates:
         self._elapsed_ns = elapsed_ns
         self._lock = threading.Lock()
         self._offset_ns: int | None = None
-        self.jumps = 0
-        """Number of times that the clock of the store went back or ahead between two answers."""
+        self._last_jump_ns: int | None = None
+        """Monotonic time of the last answer that showed a jump."""
+
+    def has_jumped_since(self, elapsed_ns: int) -> bool:
+        """Return whether an answer since a monotonic time showed that the clock of the store went back or ahead."""
+        return self._last_jump_ns is not None and self._last_jump_ns >= elapsed_ns
 
     def record_header(self, date: str | None) -> None:
         """Record the `Date` header of an answer. One that is missing or invalid shows nothing."""
@@ -30,8 +34,9 @@ class AnswerDates:
         self.record(parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC))
 
     def record(self, date: datetime) -> None:
-        offset_ns = int(date.timestamp() * 1e9) - self._elapsed_ns()
+        now_ns = self._elapsed_ns()
+        offset_ns = int(date.timestamp() * 1e9) - now_ns
         with self._lock:
             if self._offset_ns is not None and abs(offset_ns - self._offset_ns) > JUMP_NS:
-                self.jumps += 1
+                self._last_jump_ns = now_ns
             self._offset_ns = offset_ns

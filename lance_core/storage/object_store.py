@@ -121,9 +121,8 @@ class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
     def ensure_durable(self, paths: Sequence[str]) -> None:
         """Do nothing: an object is durable before its put is answered."""
 
-    @property
-    def clock_jumps(self) -> int:
-        return self._bucket.dates.jumps
+    def has_clock_jumped_since(self, elapsed_ns: int) -> bool:
+        return self._bucket.dates.has_jumped_since(elapsed_ns)
 
     # Files, of any size
 

@@ -127,10 +127,10 @@ class ReportsClockJumps(ABC):
 
     __slots__ = ()
 
-    @property
     @abstractmethod
-    def clock_jumps(self) -> int:
-        """Number of times that this process has seen the clock of the store go back or ahead between two answers."""
+    def has_clock_jumped_since(self, elapsed_ns: int) -> bool:
+        """Return whether an answer to this process, since a time of its monotonic clock, showed that the clock of the
+        store went back or ahead."""
 
 
 class ReportsLastChange(ABC):

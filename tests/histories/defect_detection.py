@@ -34,6 +34,11 @@ def simulate_many_cleanups(seed: int) -> MaintenanceSimulation:
     return MaintenanceSimulation(seed * 3 + 4, faults=faults, cleaners=4, writers=4, taggers=4)
 
 
+def simulate_clock_changes(seed: int) -> MaintenanceSimulation:
+    """Simulate cleanups while the clock of the store and those of the processes are set often."""
+    return MaintenanceSimulation(seed, faults=replace(RELIABLE_NETWORK, clock_change=0.05), cleaners=3)
+
+
 def detect_defect(name: str, seeds: Iterable[int]) -> str:
     """Return the first seed whose history detects a planted defect, with the error; empty if none does."""
     with planted_defect(name):
@@ -61,4 +66,6 @@ def find_failing_seed(simulate: Simulate, seeds: Iterable[int]) -> str:
 def _simulation_for(name: str) -> Simulate:
     if name == "check after tagging skipped":
         return simulate_many_cleanups
+    if name.startswith("clock set"):
+        return simulate_clock_changes
     return simulate_cleanups if name in CLEANUP_DEFECTS else simulate_on_mixed_networks

@@ -202,9 +202,8 @@ class DatingNetwork(SimulatedNetwork, ReportsClockJumps):
         super().__init__(context)
         self._dates = AnswerDates(lambda: context.clock.elapsed_ns)
 
-    @property
-    def clock_jumps(self) -> int:
-        return self._dates.jumps
+    def has_clock_jumped_since(self, elapsed_ns: int) -> bool:
+        return self._dates.has_jumped_since(elapsed_ns)
 
     def _begin_call(self, name: str, path: str) -> random.Random:
         generator = super()._begin_call(name, path)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import CommitUndecided, NotFound, RetryableConflict, Table
+from lance_core.commit import fencing
 from lance_core.commit.write_protocol import StartedWrite, begin, finish
 from lance_core.coordination import leases
 from lance_core.format import naming
@@ -121,6 +122,27 @@ def test_a_clock_that_steps_ahead_before_a_put_is_detected_on_a_local_disk(
         table.append(pa.table({"id": [2]}))
     restored = Table.open(table.uri).restore(1)
     assert restored.table.to_table()["id"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("has_jumped", [True, False])
+def test_files_from_before_a_jump_of_the_clock_are_leased(monkeypatch: pytest.MonkeyPatch, has_jumped: bool) -> None:
+    """The writer learned of the jump after it had written its files, and before its attempt began."""
+    writer, leased = PausedWriter(), list[str]()
+    began = int(writer.now.timestamp() * 1e9)
+    monkeypatch.setattr(fencing, "ReportsClockJumps", FaultyStore)
+
+    def has_clock_jumped_since(_store: FaultyStore, elapsed_ns: int) -> bool:
+        return has_jumped and elapsed_ns <= began
+
+    monkeypatch.setattr(FaultyStore, "has_clock_jumped_since", has_clock_jumped_since, raising=False)
+
+    def read_leases() -> None:
+        active, _damaged = leases.active_leases(writer.backing_store, now=writer.now)
+        leased.extend(name for lease in active for name in lease.files)
+
+    writer.append(read_leases, paused_for=timedelta(seconds=1))
+    assert leased == (["data/late.lance"] if has_jumped else [])
+    assert writer.table.file_names() == ["a", "late"]
 
 
 def test_a_slow_writer_leases_its_files_and_checks_that_they_exist() -> None:

@@ -26,9 +26,19 @@ from lance_core.maintenance import cleanup
 from lance_core.maintenance.cleanup import CleanupReport, Retention, choose_versions
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.local import LocalStore
+from lance_core.storage.memory import MemoryStore
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import load_at, load_latest
-from tests.lance_core.in_memory_table import Fault, FaultyStore, clean_up, on_call
+from tests.histories.planted_defects import planted_defect
+from tests.lance_core.in_memory_table import (
+    Fault,
+    FaultyStore,
+    InMemoryTable,
+    clean_up,
+    deterministic_runtime,
+    on_call,
+    put_fragment,
+)
 
 DAY = timedelta(days=1)
 NO_AGE = timedelta(0)
@@ -562,6 +572,29 @@ def test_clocks_that_differ_stop_the_cleanup(uri: str, hours: int) -> None:
             Retention(NO_AGE, 1), dry_run=False, force=True, runtime=shifted_runtime,
         )  # fmt: skip
     assert files(uri) == before
+
+
+def test_a_clock_that_is_set_back_during_a_cleanup_stops_it() -> None:
+    """The file is new, but older than the time at which the cleanup began."""
+    now = [datetime(2026, 1, 8, tzinfo=UTC)]
+    store = MemoryStore(now=lambda: now[0])
+    InMemoryTable(store).create("a")
+
+    def set_clock_back() -> None:
+        now[0] -= timedelta(hours=2)
+        put_fragment(store, "new")
+
+    def clean() -> CleanupReport:
+        location = InMemoryTable(FaultyStore(store, [Fault(on_call("walk", "data"), "", set_clock_back)])).location()
+        runtime = replace(deterministic_runtime(), now_ns=lambda: int(now[0].timestamp() * 10**9))
+        retention = Retention(NO_AGE, 1, orphan_grace=timedelta(hours=1))
+        return cleanup.clean(load_latest(location), retention, dry_run=False, force=True, runtime=runtime)
+
+    with pytest.raises(StorageError, match="was set while this cleanup listed the files"):
+        clean()
+    assert store.head("data/new.lance") is not None
+    with planted_defect("clock set during a cleanup ignored"):
+        assert clean().orphans == ("data/new.lance",)
 
 
 def test_spellings_of_a_uri_mean_the_same_table(uri: str) -> None:
