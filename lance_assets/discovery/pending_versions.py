@@ -29,7 +29,7 @@ RUN_WAIT_MAX = timedelta(minutes=10)
 
 _EVENT_BYTES = 6_000
 _COLUMN_BYTES = 250
-"""Estimated size of an event and of each of its columns in the result of a tick, without the column names."""
+"""Estimated size of an event and of each of its columns, without the column names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Watermark:
 
 @dataclass(slots=True)
 class TickBudget:
-    """Limits of one tick. The daemon drops a result that takes longer than a minute or is too large."""
+    """Limits of one tick. The daemon drops the result of a tick that takes longer than a minute."""
 
     versions: int
     bytes: int

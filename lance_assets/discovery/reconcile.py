@@ -1,8 +1,10 @@
-"""Reconciliation: compares one table with its ledger and decides what to record and which partitions to retire.
+"""Reconciliation: compares one table with its ledger, records the missing versions, and decides which partitions to
+retire.
 
 `pending_versions.py` reads the versions. One sensor at a time leads a ledger (`leader.py`), and the recording lock
-prevents its ticks and the runs from recording a version twice (`ledger/recording_lock.py`). `sensor.py` decides when to
-reconcile a table, and returns the results to Dagster. Start with `reconcile`.
+prevents its ticks and the runs from recording a version twice (`ledger/recording_lock.py`). A tick stores its events
+itself, under the lock: if it returned them, Dagster would store them later, and no recorder could tell whether they are
+about to be stored or lost. `sensor.py` decides when to reconcile a table. Start with `reconcile`.
 """
 
 import time
@@ -31,6 +33,9 @@ UNREADABLE_MAX = 100
 """Maximum number of damaged versions that each tick checks again; these are the newest ones."""
 AUDIT_INTERVAL_S = 600.0
 """Interval between two comparisons of a watermark with the events of its ledger."""
+STORING_S_MAX = 10.0
+"""Seconds after which a tick leaves the remaining events of a table to the next tick. It is a third of the lifetime of
+its claim, so that a tick which is suspended while it stores events notices that before the next event."""
 
 
 @dataclass(slots=True)
@@ -91,9 +96,8 @@ class ReconcileResult:
     """Result of reconciling one table."""
 
     watermark: Watermark | None
-    events: tuple[dg.AssetMaterialization, ...] = ()
-    check_evaluations: tuple[dg.AssetCheckEvaluation, ...] = ()
-    """Results of the checks on the versions of `events`."""
+    recorded: int = 0
+    """Number of versions that this tick recorded."""
     retired: tuple[str, ...] = ()
     """Partitions of versions that no longer exist."""
     has_more: bool = False
@@ -114,7 +118,8 @@ def reconcile(
     now: datetime,
     checks: Sequence[Check] = (),
 ) -> ReconcileResult:
-    """Compare a table with its ledger; return the events to store, the partitions to retire and the new watermark."""
+    """Compare a table with its ledger and record the missing versions. Return the partitions to retire and the new
+    watermark."""
     table, is_audit = opened.table, cache.is_audit_due(ledger)
     is_known = cache.knows(ledger, opened.identity, watermark) and not is_audit
     if is_known and watermark and watermark == watermark.settled_at(table.version, len(opened.versions)):
@@ -148,12 +153,14 @@ def reconcile(
     notes += [*pending.notes, *recorded.notes, *_ledger_notes(ledger, unreadable, retained, len(recorded.events))]
     if is_audit:
         cache.note_audit(ledger)
+    # Results of checks are stored once or never, since the next tick finds their versions recorded.
+    for evaluation in _evaluate_checks(instance, ledger, checks, table, recorded.events, now):
+        instance.report_runless_asset_event(evaluation)
     return ReconcileResult(
         Watermark(incarnation, recorded.last, len(versions) if is_settled else 0, tuple(unreadable[-UNREADABLE_MAX:])),
-        tuple(recorded.events),
-        tuple(_evaluate_checks(instance, ledger, checks, table, recorded.events, now)),
+        len(recorded.events),
         tuple(removed[:retired_max]),
-        not (is_complete or pending.is_waiting),
+        recorded.has_more or not (is_complete or pending.is_waiting),
         tuple(notes),
     )
 
@@ -214,19 +221,21 @@ def _before_first_gap(
 
 @dataclass(slots=True)
 class _TickRecords:
-    """Events that this tick stores."""
+    """Events that this tick has stored."""
 
     last: int
-    """Version up to which all versions are processed once these events are stored."""
+    """Version up to which all versions are processed."""
     events: list[dg.AssetMaterialization] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     is_settled: bool = False
     """True if the ledger needed no change."""
+    has_more: bool = False
+    """True if this tick had no time for all events."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TickRecorder:
-    """Recorder of the pending versions of one tick. Dagster stores the events after the tick."""
+    """Recorder of the pending versions of one tick."""
 
     instance: dg.DagsterInstance
     ledger: Ledger
@@ -240,7 +249,7 @@ class _TickRecorder:
     now: datetime
 
     def record(self) -> _TickRecords:
-        """Bring the partition keys into the order of versions, and return the events to store."""
+        """Bring the partition keys into the order of versions, and store the events of the pending versions."""
         plan, last = self._plan(), self.pending.last
         if plan.is_complete and self.pending.to_record:
             return self._with_lock(self.pending.to_record[-1][0].partition, self._record_pending, is_repair=False)
@@ -255,9 +264,12 @@ class _TickRecorder:
     ) -> _TickRecords:
         """Run the action under the recording lock; leave the versions to its holder if this tick does not get it."""
         lock = RecordingLock(self.instance, self.ledger, new_tick_claimant(), self.observer)
-        if lock.acquire(last, is_repair=is_repair, now=self.now):
+        if not lock.acquire(last, is_repair=is_repair, now=self.now):
+            return self._leave_to_others()
+        try:
             return action(lock)
-        return self._leave_to_others()
+        finally:
+            lock.release()
 
     def _leave_to_others(self) -> _TickRecords:
         """Return the result of a tick that leaves the pending versions to the recorder that holds the lock."""
@@ -274,27 +286,31 @@ class _TickRecorder:
         return _TickRecords(first - 1)
 
     def _record_pending(self, lock: RecordingLock) -> _TickRecords:
-        """Return the events of the pending versions. The claim of the lock ends once the last one is on the ledger."""
-        events = {facts.partition: event for facts, event in self.pending.to_record}
-        recorded = recorded_data_versions(self.instance, self.ledger, events)
+        """Store the events of the pending versions, in their order."""
+        to_record, clock = self.pending.to_record, self.observer.clock
+        recorded = recorded_data_versions(self.instance, self.ledger, [facts.partition for facts, _ in to_record])
         plan = self._plan()
-        if next(reversed(events)) in recorded or not plan.is_complete:
-            lock.release()
+        if to_record[-1][0].partition in recorded or not plan.is_complete:
             return self._leave_to_others()
-        # Keys are added before the events, which Dagster stores after this tick: no page lists an event without a key.
+        # Keys are added before the events: no page lists an event without a key.
         plan.apply(self.instance, self.ledger)
-        return _TickRecords(
-            self.pending.last, [event for partition, event in events.items() if partition not in recorded]
-        )
+        records, end = _TickRecords(self.pending.last), clock() + STORING_S_MAX
+        for facts, event in to_record:
+            if facts.partition in recorded:
+                continue
+            if clock() > end or not lock.is_held():
+                records.last, records.has_more = facts.version - 1, True
+                return records
+            self.instance.report_runless_asset_event(event)
+            records.events.append(event)
+        return records
 
-    def _move_keys(self, lock: RecordingLock) -> _TickRecords:
+    def _move_keys(self, _lock: RecordingLock) -> _TickRecords:
         self._plan().apply(self.instance, self.ledger)
-        lock.release()
         return self._defer()
 
-    def _restate(self, lock: RecordingLock) -> _TickRecords:
+    def _restate(self, _lock: RecordingLock) -> _TickRecords:
         restate_newest(self.instance, self.ledger, self.table, self.incarnation)
-        lock.release()
         return _TickRecords(self.pending.last)
 
     def _plan(self) -> KeyPlan:

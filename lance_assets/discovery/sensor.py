@@ -31,7 +31,7 @@ VERSIONS_PER_TICK = 2_000
 SECONDS_PER_TICK = 20.0
 """Dagster drops the result of a tick that takes longer than a minute."""
 BYTES_PER_TICK = 40_000_000
-"""Dagster accepts results of up to a hundred million bytes."""
+"""Limit of the events that a tick holds in memory."""
 _OPENED_AHEAD = 8
 OPENING_S_MIN = 5.0
 """Minimum number of seconds for which a tick waits for a table to open, even if its own time is over."""
@@ -120,10 +120,9 @@ def run_tick(
     checks: Mapping[str, Sequence[Check]],
     now: datetime,
 ) -> dg.SensorResult:
-    """Reconcile the tables within the budget, and return the events and requests that Dagster stores."""
+    """Reconcile the tables within the budget, and return the new cursor and the partitions to retire."""
     instance, cursor = context.instance, Cursor.parse(context.cursor)
-    events: list[dg.AssetMaterialization] = []
-    check_evaluations: list[dg.AssetCheckEvaluation] = []
+    recorded = 0
     retirements: list[dg.DeleteDynamicPartitionsRequest] = []
     notes: list[str] = []
     order = _rotate_to(ledgers, cursor.first)
@@ -153,8 +152,7 @@ def run_tick(
             result = ReconcileResult(watermark, notes=(note,))
         except TABLE_ERRORS as error:  # one damaged table must not block the others
             result = ReconcileResult(watermark, notes=(f"{ledger.label}: {error_text(error)}",))
-        events += result.events
-        check_evaluations += result.check_evaluations
+        recorded += result.recorded
         notes += result.notes
         if result.retired:
             retirements.append(ledger.partitions.build_delete_request(list(result.retired)))
@@ -166,16 +164,14 @@ def run_tick(
         context.log.warning(note)
     cursor.first = first
     # Dagster counts a tick without run requests as skipped, and its page shows the skip reason only.
-    summary = [f"recorded {format_count(len(events), 'version')}"] if events else []
+    summary = [f"recorded {format_count(recorded, 'version')}"] if recorded else []
     if retirements:
         count = sum(len(request.partition_keys) for request in retirements)
         summary.append(f"retired {format_count(count, 'partition')} of versions that no longer exist")
     if first:
         summary.append("more follows with the next tick")
     reason = "; ".join([*summary, *notes]) or "no new versions"
-    # Check evaluations come last: they are stored once or never, since the next tick finds their versions recorded.
     return dg.SensorResult(
-        asset_events=[*events, *check_evaluations],
         dynamic_partitions_requests=retirements,
         skip_reason=reason,
         cursor=cursor.encode(),

@@ -6,9 +6,10 @@ the time. The database returns the keys in insertion order, so the oldest claim 
 number of machines.
 
 A claim ends when it is released, when its run ends, once its last partition is on the ledger, or when another recorder
-has seen it unchanged for its lifetime. The third case is needed for sensors: Dagster stores the events of a tick after
-the code of the tick has returned, and the claim must hold until then. The clocks of two machines are compared for one
-purpose: a claim whose time differs by half an hour more than its lifetime, in either direction, counts as abandoned.
+has seen it unchanged for its lifetime. The last case is needed for sensors: a tick has no status that another process
+can query. That lifetime is short, so that a run outwaits a tick whose process was killed. The clocks of two machines
+are compared for one purpose: a claim whose time differs by half an hour more than its lifetime, in either direction,
+counts as abandoned.
 
 A database may show a later claim before an earlier one. The holder of the oldest claim therefore waits until later
 claims have been withdrawn, and all other recorders withdraw theirs. After that, a run waits and claims again, and a
@@ -28,9 +29,9 @@ from lance_assets.ledger.dynamic_partitions import register_partition_keys
 from lance_assets.ledger.ledger import Ledger, recorded_data_versions
 
 CLAIM_LIFETIME = timedelta(minutes=10)
-TICK_CLAIM_LIFETIME = timedelta(minutes=3)
-"""Lifetime of the claim of a tick: Dagster waits a minute for the result of a tick, and then stores its events one by
-one."""
+TICK_CLAIM_LIFETIME = timedelta(seconds=30)
+"""Lifetime of the claim of a tick, which stores events for ten seconds at most. A run waits longer for the lock, so it
+records the versions of a tick that was killed."""
 CLOCK_DIFFERENCE_MAX = timedelta(minutes=30)
 """Difference of two clocks beyond which a claim counts as abandoned, in either direction."""
 TICK_PREFIX = "tick:"
@@ -47,7 +48,7 @@ _REPAIR_PREFIX = "="
 CHECKS_MAX = 20
 """Number of times that a tick which competes with another recorder reads the claims before it gives up."""
 RUN_CHECKS_MAX = 400
-"""Number of times that a run reads the claims before it gives up, after more than the interval between two ticks."""
+"""Number of times that a run reads the claims before it gives up: it waits longer than a tick's claim is valid."""
 _POLL_INTERVAL_S = 0.1
 
 

@@ -1,11 +1,12 @@
 """Dagster instances: an instance for each test, and short ways to read what a user sees of it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 
 from lance_assets import LanceTable
 
@@ -60,16 +61,38 @@ def partitions(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:
 def tick(
     sensor: dg.SensorDefinition, instance: dg.DagsterInstance, cursor: str | None = None
 ) -> tuple[str | None, str | None]:
-    """Run one tick as the daemon does: evaluate, store events, delete partitions. Return cursor and skip message."""
+    """Run one tick as the daemon does: evaluate, delete partitions. Return cursor and skip message."""
     evaluated = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
-    for event in evaluated.asset_events:
-        assert isinstance(event, dg.AssetMaterialization | dg.AssetCheckEvaluation)
-        instance.report_runless_asset_event(event)
+    assert not evaluated.asset_events, "a tick stores its events itself"
     for request in evaluated.dynamic_partitions_requests or ():
         assert isinstance(request, dg.DeleteDynamicPartitionsRequest)
         for key in request.partition_keys:
             instance.delete_dynamic_partition(request.partitions_def_name, key)
-    return evaluated.cursor, None if evaluated.asset_events else evaluated.skip_message
+    return evaluated.cursor, evaluated.skip_message
+
+
+class TickKilled(BaseException):
+    """End of a tick whose process is killed."""
+
+
+def kill_tick(sensor: dg.SensorDefinition, instance: dg.DagsterInstance, *, events: int = 0) -> None:
+    """Run one tick whose process is killed after it has stored some events; it releases no lock."""
+    remaining, store = events, instance.report_runless_asset_event
+
+    def store_or_die(event: Any) -> None:
+        nonlocal remaining
+        remaining -= 1
+        if remaining < 0:
+            patch.setattr(instance, "delete_dynamic_partition", die)
+            raise TickKilled
+        store(event)
+
+    def die(*_: object) -> None:
+        raise TickKilled
+
+    with pytest.MonkeyPatch.context() as patch, suppress(TickKilled):
+        patch.setattr(instance, "report_runless_asset_event", store_or_die)
+        sensor.evaluate_tick(dg.build_sensor_context(instance=instance))
 
 
 def version_claims(instance: dg.DagsterInstance, table: LanceTable) -> list[str]:

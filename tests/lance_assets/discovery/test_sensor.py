@@ -22,7 +22,7 @@ from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.recording_lock import TICK_CLAIM_LIFETIME, ClaimObserver, RecordingLock
 from lance_core import Corrupt, InvalidInput, Table
-from tests.lance_assets.instances import events, metadata_values, partitions, tags, tick, version_claims
+from tests.lance_assets.instances import events, kill_tick, metadata_values, partitions, tags, tick, version_claims
 
 ROW = pa.table({"id": [1]})
 
@@ -82,10 +82,10 @@ def test_tick_that_crashed_between_key_and_event_is_repaired(tmp_path: Path, ins
     lance.write_dataset(ROW, table.uri)
     clock = [0.0]
     sensor = discovery_sensor("s", [table.ledger], clock=lambda: clock[0])
-    sensor.evaluate_tick(dg.build_sensor_context(instance=instance))  # and its events are never stored
+    kill_tick(sensor, instance)
     assert partitions(instance, table) == ["v0000000001"]
     assert keys_of(instance, table) == []
-    # This tick looks like one whose events are being stored.
+    # The tick looks like one that stores its events now.
     _, skip_message = tick(sensor, instance)
     assert "being recorded by a run or by another tick" in str(skip_message)
     clock[0] += TICK_CLAIM_LIFETIME.total_seconds()
@@ -354,8 +354,51 @@ def test_table_with_out_of_range_numbers_does_not_hide_others(
 
     monkeypatch.setattr(Table, "open", open_or_fail)
     evaluated = lance_discovery("lake", group).evaluate_tick(dg.build_sensor_context(instance=instance))
-    assert [event.asset_key for event in evaluated.asset_events] == [group[1].key]
+    assert [keys_of(instance, each) for each in group] == [[], ["v0000000001"]]
     assert "odd: OverflowError: date value out of range" in (evaluated.skip_message or "")
+
+
+def test_run_outwaits_a_killed_tick(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a sensor, nothing else would record the versions of the tick."""
+    table = declared(tmp_path)
+    Table.create(table.uri, ROW).append(ROW)
+    kill_tick(sensor_of(table), instance, events=1)
+    assert keys_of(instance, table) == ["v0000000001"]
+    seconds = [0.0]
+    monkeypatch.setattr("lance_assets.ledger.recording_lock.sleep", lambda wait: seconds.append(seconds[-1] + wait))
+    run = add_run(instance, dg.DagsterRunStatus.STARTED)
+    lock = RecordingLock(instance, table.ledger, f"{run.run_id}:v3", ClaimObserver(lambda: seconds[-1]))
+    assert lock.acquire("v0000000003")
+    assert seconds[-1] == pytest.approx(TICK_CLAIM_LIFETIME.total_seconds(), abs=1)
+
+
+def test_tick_without_time_leaves_events_to_the_next(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event takes four seconds. A tick that has lost its claim stores none."""
+    table = declared(tmp_path)
+    at = Table.create(table.uri, ROW)
+    for _ in range(3):
+        at = at.append(ROW).table
+    clock, store = [0.0], instance.report_runless_asset_event
+
+    def store_slowly(event: dg.AssetMaterialization) -> None:
+        clock[0] += 4
+        store(event)
+
+    monkeypatch.setattr(instance, "report_runless_asset_event", store_slowly)
+    sensor = discovery_sensor("s", [table.ledger], clock=lambda: clock[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordingLock, "is_held", lambda _: False)
+        cursor, message = tick(sensor, instance)
+        assert keys_of(instance, table) == []
+    cursor, message = tick(sensor, instance, cursor)
+    assert message == "recorded 3 versions; more follows with the next tick"
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002", "v0000000003"]
+    tick(sensor, instance, cursor)
+    assert keys_of(instance, table)[3:] == ["v0000000004"]
 
 
 def test_sensor_respects_the_claim_of_a_recording_run(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -412,13 +455,9 @@ def test_two_sensors_of_one_table_record_each_version_once(tmp_path: Path, insta
         discovery_sensor(name, [table.ledger], now=lambda: clock[0], clock=lambda: clock[0].timestamp())
         for name in ("first", "second")
     )
-    evaluations = [each.evaluate_tick(dg.build_sensor_context(instance=instance)) for each in (first, second)]
-    assert [len(evaluated.asset_events) for evaluated in evaluations] == [2, 0]
-    assert "the versions of other writers are recorded by sensor:first" in (evaluations[1].skip_message or "")
-    for event in evaluations[0].asset_events:
-        assert isinstance(event, dg.AssetMaterialization)
-        instance.report_runless_asset_event(event)
-    tick(second, instance)
+    messages = [tick(each, instance)[1] for each in (first, second)]
+    assert messages[0] == "recorded 2 versions"
+    assert "the versions of other writers are recorded by sensor:first" in str(messages[1])
     assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
     # The first is switched off: the other one takes over and reports nothing twice.
     Table.open(table.uri).append(ROW)
@@ -428,18 +467,27 @@ def test_two_sensors_of_one_table_record_each_version_once(tmp_path: Path, insta
     assert keys_of(instance, table) == ["v0000000001", "v0000000002", "v0000000003"]
 
 
-def test_two_daemons_of_one_sensor_record_each_version_once(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    """Both evaluate the sensor before either has stored its events; some versions are of a run that crashed."""
+def test_two_daemons_of_one_sensor_record_each_version_once(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second evaluates the sensor before the first has stored its events; one version is of a run that crashed."""
     table = declared(tmp_path)
     dead = add_run(instance, dg.DagsterRunStatus.FAILURE)
     Table.create(table.uri, ROW).append(ROW, properties={"dagster.run_id": dead.run_id})
     sensor = sensor_of(table)
-    twins = [sensor.evaluate_tick(dg.build_sensor_context(instance=instance)) for _ in range(2)]
-    assert [len(evaluated.asset_events) for evaluated in twins] == [2, 0]
-    for event in twins[0].asset_events:
-        assert isinstance(event, dg.AssetMaterialization)
-        instance.report_runless_asset_event(event)
-    cursor, _ = tick(sensor, instance, twins[1].cursor)  # the cursor of the other daemon is stored last
+    store, twin = instance.report_runless_asset_event, list[tuple[str | None, str | None]]()
+
+    def store_after_twin(event: dg.AssetMaterialization) -> None:
+        if not twin:
+            twin.append((None, None))
+            twin[0] = tick(sensor, instance)
+        store(event)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(instance, "report_runless_asset_event", store_after_twin)
+        assert tick(sensor, instance)[1] == "recorded 2 versions"
+    assert "being recorded by a run or by another tick" in str(twin[0][1])
+    cursor, _ = tick(sensor, instance, twin[0][0])  # the cursor of the other daemon is stored last
     assert keys_of(instance, table) == ["v0000000001", "v0000000002"]
     Table.open(table.uri).append(ROW)
     tick(sensor, instance, cursor)  # immediately: stored events block no claim

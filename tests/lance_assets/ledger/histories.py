@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import dagster as dg
 import pyarrow as pa
+import pytest
 
 from lance_assets import LanceTable, lance_table
 from lance_assets.discovery.reconcile import AUDIT_INTERVAL_S
@@ -27,7 +28,7 @@ from lance_assets.ledger.partition_keys import is_version_key, partition_key
 from lance_assets.ledger.recording import record_in_run
 from lance_assets.ledger.version_metadata import committed_facts
 from lance_core import Committed, Table
-from tests.lance_assets.instances import events, metadata_values
+from tests.lance_assets.instances import events, kill_tick, metadata_values
 from tests.lance_assets.ledger.event_databases import EventDatabase
 
 BRANCH = "dev"
@@ -40,7 +41,7 @@ CLOCK_OFFSETS = [
 
 @dataclass
 class Daemon:
-    """Daemon with its code server, its own clock, and at most one tick whose events it has not stored yet."""
+    """Daemon with its code server, its own clock, and at most one tick whose cursor it has not stored yet."""
 
     history: "History"
     name: str = "s"
@@ -65,13 +66,11 @@ class Daemon:
         )
 
     def store_tick(self) -> None:
-        """Store the results of the last tick, in the order of Dagster's daemon."""
+        """Store the cursor of the last tick, and delete the keys that it retires."""
         evaluated, self.evaluation = self.evaluation, None
         if evaluated is None:
             return
         instance = self.history.instance
-        for event in evaluated.asset_events:
-            instance.report_runless_asset_event(event)
         for request in evaluated.dynamic_partitions_requests or ():
             for key in request.partition_keys:
                 instance.delete_dynamic_partition(request.partitions_def_name, key)
@@ -116,6 +115,7 @@ class History:
         return {
             self.commit_version: 5, self.commit_in_run: 5, self.record_run: 6, self.fail_run: 1, self.run_tick: 6,
             self.evaluate_tick: 2, self.store_tick: 3, self.kill_daemon: 1, self.rename_sensor: 1,
+            self.kill_tick: 2, self.interrupt_tick: 4,
             self.lose_cursors: 1, self.set_clock: 1, self.pass_time: 2, self.restore_version: 1,
             self.replace_table: 1, self.swap_table_back: 1, self.back_up_table: 1, self.restore_backup: 1,
             self.lose_events: 1, self.lose_keys: 1, self.replace_branch: 1,
@@ -169,6 +169,28 @@ class History:
     def store_tick(self) -> None:
         self.generator.choice(self.daemons).store_tick()
 
+    def kill_tick(self) -> None:
+        kill_tick(self.generator.choice(self.daemons).sensor, self.instance, events=self.generator.randrange(3))
+
+    def interrupt_tick(self) -> None:
+        """Run a tick that is suspended before one of its events while other steps are played."""
+        remaining, store = self.generator.randrange(3), self.instance.report_runless_asset_event
+
+        def store_event(event: Any) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if remaining == -1:
+                patch.undo()
+                for _ in range(3):
+                    step = self.generator.choice((self.commit_version, self.record_run, self.run_tick, self.kill_tick))
+                    self.step_names.append(f"during a tick: {step.__name__}")
+                    step()
+            store(event)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.instance, "report_runless_asset_event", store_event)
+            self.run_tick()
+
     def kill_daemon(self) -> None:
         number = self.generator.randrange(2)
         self.daemons[number] = Daemon(self, self.daemons[number].name)
@@ -183,7 +205,7 @@ class History:
         self.generator.choice(self.daemons).clock_offset = self.generator.choice(CLOCK_OFFSETS)
 
     def pass_time(self) -> None:
-        """Advance the clocks. Daemons store their ticks before a long interval, as they must within three minutes."""
+        """Advance the clocks. Daemons store their cursors before a long interval."""
         seconds = self.generator.choice((30, 200, AUDIT_INTERVAL_S))
         if seconds > 30:
             for daemon in self.daemons:
