@@ -27,7 +27,14 @@ from tests.histories.hammer_locations import TableLocation
 from tests.histories.mixed_fleet_writer import Message, RowChange, WriterJob, run_writer
 
 _MODULE = "tests.histories.mixed_fleet_writer"
-_START_SECONDS_MAX = _STOP_SECONDS_MAX = 60.0
+_START_SECONDS_MAX = 60.0
+_STOP_SECONDS_MAX = 900.0
+"""Seconds after which a process that does not end counts as hanging; on a busy machine, a last change takes minutes."""
+_EXTENSION = 5
+"""Multiple of the time of a run after which the remaining kills are left out."""
+_MESSAGES_BEFORE_KILL = (1, 2, 3, 6)
+"""Numbers of messages after which a process may be killed, each equally likely: within its first change, after it, or
+later. A process that could be killed at any time would never end a change on a machine that starts processes slowly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class Size:
     pylance: int
     seconds: float
     kill_count: int
-    """Number of kills; a machine that starts processes slowly may end before all of them."""
+    """Number of kills; a machine that starts processes slowly takes longer for all of them, or ends before."""
     maintainers: tuple[str, ...] = ("ours maintenance", "pylance maintenance")
     seed: int = 0
 
@@ -116,10 +123,12 @@ class _Writer:
 
     def __init__(self, log: WriterLog) -> None:
         self.log = log
+        self._random = random.Random(f"{log.job.seed} {log.job.writer}")
         self.start()
 
     def start(self) -> None:
         context = multiprocessing.get_context("forkserver")
+        self._messages_left = self._random.choice(_MESSAGES_BEFORE_KILL)
         self.output, output = context.Pipe(duplex=False)
         stop, self._stop = context.Pipe(duplex=False)
         self.process: BaseProcess = context.Process(target=run_writer, args=(self.log.next_job(), output, stop))
@@ -132,9 +141,14 @@ class _Writer:
         try:
             while self.output.poll():
                 self.log.record(self.output.recv())
+                self._messages_left -= 1
         except (EOFError, OSError):
             return False
         return True
+
+    @property
+    def may_be_killed(self) -> bool:
+        return self._messages_left <= 0
 
     def kill(self) -> None:
         self.process.kill()
@@ -179,15 +193,17 @@ def _run_and_kill(writers: Sequence[_Writer], size: Size, result: FleetResult) -
         writer.output.poll(_START_SECONDS_MAX)
     started = time.monotonic()
     kill_times = sorted(generator.uniform(0, size.seconds) for _ in range(size.kill_count))
-    while (elapsed := time.monotonic() - started) < size.seconds:
-        if kill_times and kill_times[0] <= elapsed:
+    while (elapsed := time.monotonic() - started) < (size.seconds * _EXTENSION if kill_times else size.seconds):
+        is_due = bool(kill_times) and kill_times[0] <= elapsed
+        if is_due and (victims := [writer for writer in writers if writer.may_be_killed]):
             kill_times.pop(0)
-            victim = generator.choice(writers)
+            victim = generator.choice(victims)
             victim.kill()
             result.kill_count += 1
             victim.start()
-        until = (kill_times[0] if kill_times else size.seconds) - elapsed
-        _read(writers, max(0.0, until), result)
+            continue
+        until = kill_times[0] - elapsed if kill_times and not is_due else size.seconds
+        _read(writers, until, result)
 
 
 def _read(writers: Iterable[_Writer], seconds: float, result: FleetResult) -> None:
