@@ -36,6 +36,8 @@ AUDIT_INTERVAL_S = 600.0
 STORING_S_MAX = 10.0
 """Seconds after which a tick leaves the remaining events of a table to the next tick. It is a third of the lifetime of
 its claim, so that a tick which is suspended while it stores events notices that before the next event."""
+CLAIM_CHECK_INTERVAL_S = 1.0
+"""Minimum interval between two events before which a tick checks that its claim still exists."""
 
 
 @dataclass(slots=True)
@@ -294,13 +296,15 @@ class _TickRecorder:
             return self._leave_to_others()
         # Keys are added before the events: no page lists an event without a key.
         plan.apply(self.instance, self.ledger)
-        records, end = _TickRecords(self.pending.last), clock() + STORING_S_MAX
+        records, next_check, end = _TickRecords(self.pending.last), clock(), clock() + STORING_S_MAX
         for facts, event in to_record:
             if facts.partition in recorded:
                 continue
-            if clock() > end or not lock.is_held():
-                records.last, records.has_more = facts.version - 1, True
-                return records
+            if clock() >= next_check:
+                if clock() > end or not lock.is_held():
+                    records.last, records.has_more = facts.version - 1, True
+                    return records
+                next_check = clock() + CLAIM_CHECK_INTERVAL_S
             self.instance.report_runless_asset_event(event)
             records.events.append(event)
         return records

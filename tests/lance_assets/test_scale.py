@@ -62,9 +62,9 @@ def test_two_thousand_foreign_versions_are_recorded_in_pages(tmp_path: Path, ins
     page_sizes: list[int] = []
     took: list[float] = []
     for _ in range(FOREIGN // PER_TICK + 2):
-        start = time.perf_counter()
+        start = time.process_time()
         cursor, _ = tick(sensor, instance, cursor)
-        took.append(time.perf_counter() - start)
+        took.append(time.process_time() - start)
         page_sizes.append(count(instance, table))
     # A tick records as many as fit, and the other table does not wait for the rest.
     assert page_sizes[:2] == [PER_TICK, 2 * PER_TICK - 1]
