@@ -19,6 +19,9 @@ from lance_core.transactions.fold import part_with_uuid
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest, load_transaction, read_history
 
+REMOVED_COMMIT = "Unknown"
+"""Operation in the summary of a commit whose version was removed before its intent recorded it."""
+
 
 def find_commit(location: Location, record: IntentRecord, base: Snapshot | None) -> CommitResult | CommitSummary | None:
     """Return the commit of an intent, or its summary if its version was removed since; `None` if the history after
@@ -58,7 +61,7 @@ def find_removed_commit(location: Location, record: IntentRecord) -> CommitSumma
     removed, fragments = descendant
     return CommitSummary(
         removed,
-        operation="Unknown",
+        operation=REMOVED_COMMIT,
         rows_added=sum(fragment.physical_rows for fragment in fragments) if record.verb.lower() == "append" else 0,
         rows_removed=0,
         files=len(keys),
