@@ -106,13 +106,13 @@ class BasedCodec:
         columns: Sequence[str] = (),
         *,
         size: int | None = None,
-        version: StorageVersion | None = None,
+        is_vouched: bool = False,
     ) -> FileReader:
         base_id, inner = split_qualified_path(path)
         if base_id is None:
-            return self.own.open(path, columns, size=size, version=version)
+            return self.own.open(path, columns, size=size, is_vouched=is_vouched)
         base = self.base(base_id)
-        return base.codec.open(base.path(inner), columns, size=size, version=version)
+        return base.codec.open(base.path(inner), columns, size=size, is_vouched=is_vouched)
 
 
 def _with_qualified_paths(listed: Sequence[ObjectInfo], inner: str, directory: str) -> Sequence[ObjectInfo]:

@@ -97,7 +97,8 @@ class DataCodec(Protocol):
         columns: Sequence[str] = (),
         *,
         size: int | None = None,
-        version: StorageVersion | None = None,
+        is_vouched: bool = False,
     ) -> FileReader:
         """Open a file. `columns` are the ones that will probably be read, so that a codec can prepare for them; they
-        need not exist. `size` and `version` are the recorded ones of the file, if they are known."""
+        need not exist. `size` is the recorded one, if it is known. `is_vouched` says that this library wrote the file,
+        in a version whose metadata the codec checks well enough."""

@@ -6,9 +6,9 @@ decoder allocates memory agree with the sizes of the buffers (`format/column_met
 neither proven nor contradicted is not plausible, and the codec decodes it in another process. The offsets and the
 repetition indices of lists are checked when their column is first read.
 
-A file of an object store is checked if its recorded version is 2.0 or not recorded: the codec uses the offsets of that
-version unchecked. The check takes one request, and more only for parts beyond the last 64 KiB. Files of later versions
-are not checked there, so that they take no additional request; `004-isolated-decoding.md` has the figures.
+A file of an object store is checked by one request, and by more only for parts beyond the last 64 KiB. Files of version
+2.1 and later that this library wrote, as their checksums show, are not checked there, so that they take no additional
+request; `004-isolated-decoding.md` has the figures.
 Deletion files, blob files and files of format 0.1 are read by `LocalStore.read`, which opens regular files only, and
 decoded in Python with their own checks. Start with `check_file`.
 """
@@ -75,14 +75,13 @@ UNCHECKED = CheckedFile()
 """Result for a file of an object store that is not checked."""
 
 
-def check_file(store: Store, path: str, size: int | None = None, version: StorageVersion | None = None) -> CheckedFile:
-    """Check a data file before it is decoded. `size` and `version` are recorded in the table. Raise `Corrupt` if its
-    metadata contradicts itself, and `StorageError` if it is not a regular file."""
+def check_file(store: Store, path: str, size: int | None = None, *, is_vouched: bool = False) -> CheckedFile:
+    """Check a data file before it is decoded. `size` is recorded in the table. A file that is vouched for is checked on
+    a local disk only. Raise `Corrupt` if its metadata contradicts itself, and `StorageError` if it is not a regular
+    file."""
     if isinstance(store, LocalStore):
         return _check_local_file(store, path, size)
-    if version is not None and version > _VERSIONS[0]:
-        return UNCHECKED
-    return _check_object(store, path, size)
+    return UNCHECKED if is_vouched else _check_object(store, path, size)
 
 
 def _check_object(store: Store, path: str, size: int | None) -> CheckedFile:

@@ -37,7 +37,7 @@ class IpcCodec:
         columns: Sequence[str] = (),
         *,
         size: int | None = None,
-        version: StorageVersion | None = None,
+        is_vouched: bool = False,
     ) -> "IpcFileReader":
         return IpcFileReader(pa.ipc.open_file(self.store.read(path)).read_all())
 

@@ -74,11 +74,11 @@ class LanceCodec:
         columns: Sequence[str] = (),
         *,
         size: int | None = None,
-        version: StorageVersion | None = None,
+        is_vouched: bool = False,
     ) -> FileReader:
         is_local = isinstance(self.store, LocalStore)
         # The other process needs no check, so an untrusted file of an object store takes no request here.
-        checked = check_file(self.store, path, size, version) if is_local or self.trusted else UNCHECKED
+        checked = check_file(self.store, path, size, is_vouched=is_vouched) if is_local or self.trusted else UNCHECKED
         if self.trusted and checked.is_plausible:
             return LanceFileReader(self.store, path, checked, tuple(columns))
         from lance_core.datafiles.isolated_reader import IsolatedReader  # imports modules that start processes

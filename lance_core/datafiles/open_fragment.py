@@ -228,6 +228,8 @@ class _RowNumbers:
         return reader.take(names, self.rows)
 
 
+_UNCHECKED_OFFSETS = StorageVersion(2, 0)
+"""Version whose offsets the codec uses unchecked, whoever wrote the file."""
 FragmentShape = tuple[tuple[tuple[int, ...], tuple[int, ...], StorageVersion], ...]
 """Everything that a manifest records about the files of a fragment, except names and sizes."""
 
@@ -294,11 +296,11 @@ def _concat(batches: Sequence[pa.RecordBatch], arrow: pa.Schema) -> pa.RecordBat
 
 def open_reader(store: Store, codec: DataCodec, file: DataFile, expected_names: Sequence[str] = ()) -> FileReader:
     """Open a file with the codec for its format."""
-    return (
-        LegacyFileReader.open(store, file.qualified_path)
-        if file.version.is_legacy
-        else codec.open(file.qualified_path, expected_names, size=file.size, version=file.version)
-    )
+    if file.version.is_legacy:
+        return LegacyFileReader.open(store, file.qualified_path)
+    # Only this library records checksums. The codec uses offsets of version 2.0 unchecked, whoever wrote them.
+    is_vouched = file.checksum is not None and file.version > _UNCHECKED_OFFSETS
+    return codec.open(file.qualified_path, expected_names, size=file.size, is_vouched=is_vouched)
 
 
 def _filter_live(batch: pa.RecordBatch, alive: npt.NDArray[np.bool_] | None) -> pa.RecordBatch:

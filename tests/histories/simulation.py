@@ -86,7 +86,7 @@ class WorkItem:
     outcomes: list[Outcome] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     upper_bounds: set[int] = field(default_factory=set)
-    """Those of `versions` that are the highest that the commit can have had, since a cleanup removed it."""
+    """Subset of `versions`: the highest one that the commit can have had, since a cleanup removed it."""
     errors: list[LanceError] = field(default_factory=list)
 
     @property

@@ -13,15 +13,14 @@ import numpy as np
 
 from lance_core import Corrupt, LanceError
 from lance_core.datafiles.lance_codec import LanceCodec
-from lance_core.format.fragment import StorageVersion
 from lance_core.storage.factory import TableStore, open_store
 from lance_core.storage.local import LocalStore
 
 
 def read_file(store: TableStore, path: str, size: int) -> str:
-    """Read a file of version 2.0, and return its rows or the error."""
+    """Read a file, and return its rows or the error."""
     try:
-        reader = LanceCodec(store).open(path, size=size, version=StorageVersion(2, 0))
+        reader = LanceCodec(store).open(path, size=size)
         names = reader.schema.names
         batches = [*reader.read(names, 0, reader.row_count), *reader.take(names, np.array([1, 5], np.int64))]
         for batch in batches:

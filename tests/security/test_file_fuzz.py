@@ -1,13 +1,16 @@
 """A slice of T-FILES (`make fuzz-files`): damaged data, deletion and index files, on disk and in an object store."""
 
+import itertools
 import json
 import random
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from lance.file import LanceFileWriter
@@ -55,22 +58,25 @@ def test_damaged_files_never_hang_or_raise_untyped_errors() -> None:
 
 
 def test_damaged_objects_give_what_damaged_local_files_give(bucket: Bucket, tmp_path: Path) -> None:
-    """One flipped bit in a file of version 2.0, whose offsets the codec uses unchecked, ends no process."""
+    """One flipped bit, or a large number of buffers in the footer, ends no process. The codec uses offsets of version
+    2.0 unchecked, and in every version it reserves memory for that many buffers."""
     store = open_store(bucket.uri, storage_options=bucket.options)
     assert isinstance(store, ObjectStore)
     draw, paths = random.Random(17), []
     (tmp_path / "data").mkdir()
-    for name, values in COLUMNS.items():
-        rows = pa.table({name: values})
-        with LanceFileWriter(str(tmp_path / "sound.lance"), rows.schema, version="2.0") as writer:
+    for name, version in itertools.product(COLUMNS, ("2.0", "2.1", "2.2")):
+        rows = pa.table({name: COLUMNS[name]})
+        with LanceFileWriter(str(tmp_path / "sound.lance"), rows.schema, version=version) as writer:
             writer.write_batch(rows)
         sound = (tmp_path / "sound.lance").read_bytes()
-        for number in range(FLIPS + 1):
+        for number in range(FLIPS if version == "2.0" else 6):
             damaged = bytearray(sound)
-            if number:  # the first file stays sound
-                # A quarter of the flips fall on the offsets, with which the file begins.
+            if number == 1:
+                struct.pack_into("<I", damaged, len(sound) - 16, 2**31)
+            elif number:  # the first file stays sound
+                # A quarter of the flips fall on the offsets, with which files of version 2.0 begin.
                 damaged[draw.randrange(ROWS * 8 if number % 4 == 0 else len(sound))] ^= 1 << draw.randrange(8)
-            paths.append(f"data/{name}-{number}.lance")
+            paths.append(f"data/{name}-{version}-{number}.lance")
             (tmp_path / paths[-1]).write_bytes(damaged)
             store.put(paths[-1], bytes(damaged))
     request = {"uri": bucket.uri, "options": dict(bucket.options), "directory": str(tmp_path), "paths": paths}
@@ -84,12 +90,18 @@ def test_damaged_objects_give_what_damaged_local_files_give(bucket: Bucket, tmp_
     assert results[0][1].startswith("[[{'lists': None}")
 
 
-@pytest.mark.parametrize(("version", "requests"), [("2.0", 1), ("2.1", 0), ("2.2", 0)])
-def test_only_files_of_version_2_0_take_one_more_request(
-    version: str, requests: int, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("version", "writer", "requests"), [("2.0", "ours", 1), ("2.2", "ours", 0), ("2.2", "pylance", 1)]
+)
+def test_files_that_are_not_vouched_for_take_one_more_request(
+    version: Any, writer: str, requests: int, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uri = f"{bucket.uri}/requests-{version}"
-    Table.create(uri, pa.table(COLUMNS), storage_version=version, storage_options=bucket.options)
+    uri = f"{bucket.uri}/requests-{version}-{writer}"
+    if writer == "ours":
+        Table.create(uri, pa.table(COLUMNS), storage_version=version, storage_options=bucket.options)
+    else:
+        options = dict(bucket.options)
+        lance.write_dataset(pa.table(COLUMNS), uri, data_storage_version=version, storage_options=options)
     sent: list[str] = []
     for verb in ("read", "head"):
         send = getattr(ObjectStore, verb)
