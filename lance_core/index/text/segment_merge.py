@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.index.index_type import IncompatibleSegments, MergeInput
+from lance_core.index.row_remap import Unchanged
 from lance_core.index.text.bit_packing import Ints, starts_of
 from lance_core.index.text.builder import TextBuilder
 from lance_core.index.text.parameters import TextParameters
@@ -18,6 +19,9 @@ from lance_core.index.text.posting_encoder import PostingLists
 from lance_core.index.text.runs import Run
 from lance_core.index.text.segment_reader import TextPartition, TextSegment
 
+COPIED_TOKENS_MIN = 1 << 20
+"""Number of tokens from which a partition that was just written, as a piece of the new segment, becomes a partition of
+it. Smaller ones are merged."""
 _TERMS_PER_PORTION = 1 << 12
 
 
@@ -28,10 +32,13 @@ def add_segment(builder: TextBuilder, merge_input: MergeInput) -> None:
     parameters = builder.analyzer.parameters
     if TextParameters.from_json(opened.parameters, path=opened.path) != parameters:
         raise IncompatibleSegments(f"{opened.path}: its texts were analyzed with other parameters")
-    for partition in opened.partitions:
+    for number, partition in enumerate(opened.partitions):
+        documents = partition.documents
+        if isinstance(merge_input.row_remap, Unchanged) and documents.token_count >= COPIED_TOKENS_MIN:
+            builder.writer.copy_partition(merge_input.segment.files, number)
+            continue
         if parameters.with_position and not partition.has_positions:
             raise IncompatibleSegments(f"{opened.path}: it has no positions")
-        documents = partition.documents
         rows, retained = merge_input.row_remap.remap(documents.row_numbers)
         builder.add_runs(
             _runs(partition, retained, builder.next_document, with_position=parameters.with_position),

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core.format.row_sets import Ids
-from lance_core.index.segment_files import SegmentSink
+from lance_core.index.segment_files import SegmentSink, SegmentSource
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.posting_encoder import Corpus, PostingEncoder
 from lance_core.index.text.runs import MergedRuns
@@ -24,7 +24,11 @@ from lance_core.index.text.segment_reader import METADATA_FILE
 
 _LAYOUT = {"format_version": "2", "posting_tail_codec": "varint_delta_v1", "posting_block_size": "128"}
 _POSITIONS_LAYOUT = {"positions_layout": "shared_stream_v2", "positions_codec": "packed_delta_v1"}
+_PARTITION_FILES = ("tokens.lance", "docs.lance", "invert.lance")
+_TOTAL_TOKENS = "total_tokens"
+_COPIED_KEYS = frozenset({*_LAYOUT, *_POSITIONS_LAYOUT, _TOTAL_TOKENS})
 _ROWS_PER_BATCH = 1 << 16
+_COPIED_ROWS = 1 << 13
 _BLOCKS = pa.list_(pa.large_binary())
 _TOKENS = pa.schema(
     [pa.field("_token", pa.string(), nullable=False), pa.field("_token_id", pa.uint32(), nullable=False)]
@@ -83,6 +87,21 @@ class SegmentWriter:
             file.add_metadata(key, value)
         file.finish()
 
+    def copy_partition(self, source: SegmentSource, number: int) -> None:
+        """Write a partition of another segment that this library has written with the same parameters."""
+        for name in _PARTITION_FILES:
+            file = source.open(f"part_{number}_{name}")
+            names = file.schema.names
+            copy = self.sink.create(f"part_{self._partitions}_{name}", pa.schema(list(file.schema)))
+            for start in range(0, file.row_count, _COPIED_ROWS):
+                for batch in file.read(names, start, min(_COPIED_ROWS, file.row_count - start)):
+                    copy.write(batch)
+            for key, value in file.metadata.items():
+                if key in _COPIED_KEYS:
+                    copy.add_metadata(key, value)
+            copy.finish()
+        self._partitions += 1
+
     def finish(self) -> None:
         """Write the metadata of the segment."""
         schema = pa.schema([pa.field("deleted_fragments", pa.binary(), nullable=False)])
@@ -111,5 +130,5 @@ class SegmentWriter:
         for start in range(0, len(documents.rows), _ROWS_PER_BATCH):
             columns = (documents.rows[start:][:_ROWS_PER_BATCH], documents.lengths[start:][:_ROWS_PER_BATCH])
             file.write(pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=_DOCUMENTS))
-        file.add_metadata("total_tokens", str(documents.token_count))
+        file.add_metadata(_TOTAL_TOKENS, str(documents.token_count))
         file.finish()

@@ -3,6 +3,7 @@
     small index   one worker builds all of it                                        one job, also for several indices
     large index   partial segments over some fragments each -> merged by one worker  two jobs
     BTREE         sorted partial segments -> ranges of values -> one file            three jobs
+    INVERTED      partial segments, which become partitions of one segment           two jobs
     vectors       sample -> model -> codes of fragments -> partitions                `vector_build.py`
 
 No row and no page passes through the driver. Workers exchange their output through the store and return its location,
@@ -64,6 +65,8 @@ from lance_core.versions.snapshot import Snapshot
 SINGLE_WORKER_ROWS_MAX = 1 << 22
 """Rows up to which one worker builds an index. It reads, sorts and writes them in about the time that several jobs
 take to start and to finish."""
+SINGLE_WORKER_TEXTS_MAX = 1 << 17
+"""The same for texts, whose analysis takes longer."""
 RANGE_ROWS = 1 << 22
 DRIVER_MERGE_BYTES_MAX = 4 * 1024**2
 """Size of segments up to which the driver itself merges them, since a job would take longer."""
@@ -252,6 +255,8 @@ class _IndexBuilder:
 
     def _is_small(self, base: Snapshot, work: IndexWork, rows: RowCounts) -> bool:
         is_indivisible = len(work.fragments) < 2 and not work.merged
+        if work.spec.kind is registry.by_name("INVERTED"):
+            return is_indivisible or rows(work.covers) <= SINGLE_WORKER_TEXTS_MAX
         if isinstance(work.spec.kind, VectorIndexType):
             return is_indivisible or vector_build.is_work_of_one_worker(base, work, rows(work.covers))
         return is_indivisible or rows(work.covers) <= SINGLE_WORKER_ROWS_MAX
@@ -297,7 +302,10 @@ class _IndexBuilder:
         if task is None or task.spec != work.spec:
             task = BuildPartialSegment(work.spec, max(1, rows // BOUNDARY_SAMPLES))
         self._partial_segments[name] = task, cache
-        return cache.over_fragments(base, fragments, partition_count(fragments, self._runner.slots), task, self._runner)
+        pieces = partition_count(fragments, self._runner.slots)
+        if work.spec.kind is registry.by_name("INVERTED"):
+            pieces = self._runner.slots  # a search visits each of them
+        return cache.over_fragments(base, fragments, pieces, task, self._runner)
 
     def _choose_boundaries(
         self, base: Snapshot, work: IndexWork, rows: int, partial_samples: Sequence[pa.Array]
