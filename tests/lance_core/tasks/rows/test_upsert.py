@@ -41,6 +41,8 @@ NULL_KEYS = pa.table({"id": [3, None, None], "v": [1, 2, 3], "w": ["a", "b", "c"
 ALL = pa.table({"id": range(40), "v": [1] * 40})
 NOTHING = WHOLE.slice(0, 0)
 BOTH_ROW_ID_MODES = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+EVERYTHING = os.environ.get("CLUSTERS") == "all"
+RANDOM_TABLES = 6 if EVERYTHING else 3
 Options = Mapping[str, Any]
 CHANGES: Mapping[str, tuple[pa.Table, Options]] = {
     "all": (WHOLE, {}),
@@ -61,7 +63,7 @@ CHANGES: Mapping[str, tuple[pa.Table, Options]] = {
 
 def combinations_of(*dimensions: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Return the combinations of parameters of this run."""
-    return list(product(*dimensions)) if os.environ.get("CLUSTERS") == "all" else pairwise(*dimensions)
+    return list(product(*dimensions)) if EVERYTHING else pairwise(*dimensions)
 
 
 @dataclass
@@ -205,7 +207,8 @@ def test_results_equal_those_of_one_process_and_pylance(
 
 
 @pytest.mark.parametrize(
-    ("seed", "kind", "stable"), combinations_of(range(6), (None, "BTREE", "BITMAP", "BLOOMFILTER"), (False, True))
+    ("seed", "kind", "stable"),
+    combinations_of(range(RANDOM_TABLES), (None, "BTREE", "BITMAP", "BLOOMFILTER"), (False, True)),
 )
 def test_random_tables(
     tmp_path: Path, seed: int, stable: bool, kind: str | None, monkeypatch: pytest.MonkeyPatch
