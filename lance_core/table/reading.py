@@ -41,6 +41,7 @@ from lance_core.scan.vector_search import Vector
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from lance_core.table.base import CommitListener, TableBase
 from lance_core.table.lazy_scan import Columns, Scan, check_plain_names
+from lance_core.text import Query, TextRequest, column_names, parse_query
 from lance_core.versions.history import VersionInfo, version_info, version_infos
 from lance_core.versions.location import Location, check_opened_with_own_manifest_store, locate
 from lance_core.versions.refs import resolve_version
@@ -421,6 +422,55 @@ class TableReading(TableBase):
             SearchRequest(column, k, metric, nprobes, refine, ef, self._optional_sql(filter), None, exact),
         )
 
+    def text_search(
+        self,
+        query: Query | str | Mapping[str, object],
+        k: int = 10,
+        *,
+        columns: str | Sequence[str] | None = None,
+        filter: Condition | None = None,
+        select: Sequence[str] | None = None,
+        highlight: bool = False,
+        exact: bool = False,
+    ) -> pa.Table:
+        """Return the `k` rows that match `query` best, best first, with a column `_score`: the BM25 score. Rows with
+        equal scores come in table order. `filter` restricts the rows before the search.
+
+            table.text_search("lance format", columns=["title", "body"], filter="year > 2020", select=["id", "title"])
+            table.text_search(Boolean(must=[Match("lance")], must_not=[Phrase("fencing club")]))
+
+        `query` is a text, whose words are searched, a query of `lance_core.text`, or the JSON form of pylance.
+        `columns` are searched by the parts of the query that name no column; by default all columns with a full-text
+        index. `select` are the columns of the result. `highlight=True` adds `_highlights`, the ranges of characters
+        that matched. Rows that the index does not cover are read and scored with the same statistics; `exact=True`
+        reads all rows, also of a column without an index.
+
+        >>> table.text_search("oslo", columns="city", exact=True, select=["id"])["id"].to_pylist()
+        [1]
+        """
+        from lance_core.index.text.text_search import search
+
+        return search(self._snapshot, self._text_request(query, k, columns, filter, select, highlight, exact))
+
+    def explain_text_search(
+        self,
+        query: Query | str | Mapping[str, object],
+        k: int = 10,
+        *,
+        columns: str | Sequence[str] | None = None,
+        filter: Condition | None = None,
+        exact: bool = False,
+    ) -> str:
+        """Return the plan of `text_search` as text: the query, and for each column its index and segments and the
+        fragments that are scanned. Nothing is searched.
+
+        >>> table.explain_text_search("oslo", columns="city").splitlines()[-1].split()[:2]
+        ['answer', 'exact:']
+        """
+        from lance_core.index.text.text_search import explain_search
+
+        return explain_search(self._snapshot, self._text_request(query, k, columns, filter, None, False, exact))
+
     def changes(
         self,
         since: int,
@@ -540,6 +590,19 @@ class TableReading(TableBase):
         location = locate(uri, storage_options=storage_options, bases=bases, manifest_store=manifest_store)
         with reporting(progress, "fsck"):
             return _examined(location, versions, _data_check(data, resume))
+
+    def _text_request(
+        self,
+        query: object,
+        k: int,
+        columns: str | Sequence[str] | None,
+        filter: Condition | None,
+        select: Sequence[str] | None,
+        highlight: bool,
+        exact: bool,
+    ) -> TextRequest:
+        searched = None if columns is None else column_names(columns, "columns")
+        return TextRequest(parse_query(query), k, searched, self._optional_sql(filter), select, highlight, exact)
 
     def _optional_sql(self, filter: Condition | None) -> str | None:
         return None if filter is None else self._sql(filter, "filter")

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.coordination.lru_cache import LruCache
 from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.row_sets import Ids
@@ -36,6 +37,9 @@ _BLOCK_SIZES = ("128",)
 _DOCUMENTS_PAGE, _TOKENS_PAGE, _LISTED_PAGE = -1, -2, -3
 _POSTINGS_PAGE, _POSITIONS_PAGE, _WEIGHTS_PAGE, _PAGES_PER_TOKEN = 0, 1, 2, 3
 _DOCUMENTS_MAX = (1 << 31) - 1
+_NOT_FOUND = -1
+_FOUND_CACHED_MAX = 512
+"""Numbers of tokens that a partition keeps, since a walk through a transducer takes as long as a search."""
 
 Page = TypeVar("Page")
 
@@ -103,6 +107,7 @@ class TextPartition:
         self._segment = segment
         self._prefix = f"part_{number}_"
         self._pages: SegmentPages[Any] = SegmentPages()
+        self._found: LruCache[str, int] = LruCache(_FOUND_CACHED_MAX)
 
     @cached_property
     def _postings_file(self) -> FileReader:
@@ -132,7 +137,12 @@ class TextPartition:
 
     def find(self, term: str) -> int | None:
         """Return the number of a token; `None` if the partition does not have it."""
-        return self.tokens.find(term)
+        number = self._found.get(term)
+        if number is None:
+            found = self.tokens.find(term)
+            number = _NOT_FOUND if found is None else found
+            self._found.put(term, number)
+        return None if number == _NOT_FOUND else number
 
     def list_tokens(self) -> SortedTokens:
         """Return all tokens."""

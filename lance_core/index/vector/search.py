@@ -26,6 +26,7 @@ from lance_core.expressions.engine_batches import is_time_independent
 from lance_core.index import build
 from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_once, warn_unreadable
+from lance_core.index.table_order import NO_POSITION, TableOrder, read_deleted_positions
 from lance_core.index.vector.faiss_library import faiss
 from lance_core.index.vector.filter_cost import IndexWork, is_exact_faster, probes_under_filter
 from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
@@ -41,7 +42,7 @@ from lance_core.index.vector.plan import (
 )
 from lance_core.index.vector.quantizers import Ints
 from lance_core.index.vector.segment import Mask, VectorSegment
-from lance_core.index.vector.view import NO_POSITION, SegmentView, TableOrder, read_deleted_positions
+from lance_core.index.vector.view import SegmentView
 from lance_core.index.verification import may_list_old_values, missed_fragments
 from lance_core.scan.executor import matching_rows
 from lance_core.scan.plan import plan_scan

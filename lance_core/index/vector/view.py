@@ -13,67 +13,13 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from lance_core.coordination.lru_cache import LruCache
-from lance_core.datafiles.fragment_reader import read_deletions
-from lance_core.format.fragment import Fragment
-from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids
+from lance_core.format.row_sets import Ids
 from lance_core.index.index_type import RowRemap
+from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments
 from lance_core.index.vector.quantizers import Ints
 from lance_core.index.vector.segment import LoadedPartitions, Mask, VectorSegment
-from lance_core.scan.parallel import map_in_order
-from lance_core.versions.snapshot import Snapshot
 
-NO_POSITION = -1
 _MASKS_CACHED_MAX = 4
-
-
-class TableOrder:
-    """Positions of the physical rows of a version."""
-
-    def __init__(self, base: Snapshot) -> None:
-        fragments = base.manifest.message.fragments
-        self._base = base
-        ids = np.fromiter((each.id for each in fragments), dtype=np.int64, count=len(fragments))
-        rows = np.fromiter((each.physical_rows for each in fragments), dtype=np.int64, count=len(fragments))
-        self.row_count = int(rows.sum())
-        self._ids, self._starts = ids, np.cumsum(rows) - rows
-        self._rows = rows
-        self._order = np.argsort(ids, kind="stable")
-
-    def positions(self, addresses: Ids) -> Ints:
-        """Return the position of each address; `NO_POSITION` if no such row exists."""
-        if not len(self._ids) or not len(addresses):
-            return np.full(len(addresses), NO_POSITION, dtype=np.int64)
-        fragments = (addresses >> np.uint64(HALF_BITS)).astype(np.int64)
-        offsets = (addresses & np.uint64(LOWER_HALF)).astype(np.int64)
-        number = self._order[np.minimum(np.searchsorted(self._ids[self._order], fragments), len(self._ids) - 1)]
-        exists = (self._ids[number] == fragments) & (offsets < self._rows[number])
-        return np.where(exists, self._starts[number] + offsets, NO_POSITION)
-
-    def addresses(self, positions: Ints) -> Ids:
-        """Return the addresses of rows that exist."""
-        number = np.searchsorted(self._starts + self._rows, positions, side="right")
-        offsets = positions - self._starts[number]
-        return (self._ids[number].astype(np.uint64) << np.uint64(HALF_BITS)) | offsets.astype(np.uint64)
-
-    def start_of(self, fragment_id: int) -> int:
-        """Return the position of the first row of a fragment."""
-        return int(self._starts[np.flatnonzero(self._ids == fragment_id)[0]])
-
-
-def read_deleted_positions(base: Snapshot, order: TableOrder, fragments: BitMap) -> Ints:
-    """Return the positions of the deleted rows of these fragments, ascending."""
-    damaged = [
-        fragment
-        for fragment in base.manifest.fragments
-        if fragment.id in fragments and fragment.deletion_file is not None
-    ]
-
-    def deleted(fragment: Fragment) -> Ints:
-        vector = read_deletions(base.location.store, fragment)
-        offsets = np.empty(0, dtype=np.int64) if vector is None else vector.offsets.astype(np.int64)
-        return offsets + order.start_of(fragment.id)
-
-    return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *map_in_order(deleted, damaged)]))
 
 
 class SegmentView:
@@ -156,13 +102,8 @@ class SegmentView:
     def _current_positions(self, row_numbers: Ids) -> Ints:
         addresses, is_listed = self._row_remap.remap(row_numbers)
         positions = self._order.positions(addresses)
-        is_listed = is_listed & _is_in(self._fragments, addresses) & (positions != NO_POSITION)
+        is_listed = is_listed & is_in_fragments(self._fragments, addresses) & (positions != NO_POSITION)
         if len(self._deleted):
             place = np.minimum(np.searchsorted(self._deleted, positions), len(self._deleted) - 1)
             is_listed &= self._deleted[place] != positions
         return np.where(is_listed, positions, NO_POSITION)
-
-
-def _is_in(fragments: BitMap, addresses: Ids) -> Mask:
-    ids = np.frombuffer(fragments.to_array(), dtype=np.uint32)
-    return np.isin(addresses >> np.uint64(HALF_BITS), ids)

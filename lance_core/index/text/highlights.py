@@ -1,0 +1,88 @@
+"""Highlights: the ranges of characters in the texts of a row that match a query.
+
+A word matches if it becomes one of the terms that were searched. Of a phrase, only words that stand in it are marked.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from lance_core.index.text.analyzer import Analyzer, Token
+from lance_core.index.text.phrases import PhraseVerifier
+from lance_core.text import Match, Phrase
+
+HIGHLIGHTS = "_highlights"
+_SPAN = pa.struct(
+    [
+        pa.field("column", pa.string()),
+        pa.field("element", pa.int32()),
+        pa.field("start", pa.int32()),
+        pa.field("end", pa.int32()),
+    ]
+)
+HIGHLIGHTS_TYPE = pa.list_(_SPAN)
+"""Spans in the order of the text. `element` is the position in a list of texts, null for a single text; `start` and
+`end` count characters."""
+
+
+class Highlighter:
+    """Marks the words of one query."""
+
+    def __init__(
+        self, leaves: Sequence[tuple[Match | Phrase, Sequence[str]]], analyzers: Mapping[str, Analyzer]
+    ) -> None:
+        """`leaves` has the leaves of the query, each with the terms of the index that it matches."""
+        self._leaves, self._analyzers = leaves, analyzers
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns whose texts are marked."""
+        return list(dict.fromkeys(leaf.column or "" for leaf, _ in self._leaves))
+
+    def mark(self, texts: pa.Table) -> pa.Array:
+        """Return the spans of each row, from the texts of the columns."""
+        rows: list[list[dict[str, object]]] = [[] for _ in range(len(texts))]
+        for number, column in enumerate(self.columns):
+            for row, value in enumerate(texts.column(number).to_pylist()):
+                rows[row] += self._mark_value(column, value)
+        return pa.array(rows, HIGHLIGHTS_TYPE)
+
+    def _mark_value(self, column: str, value: object) -> list[dict[str, object]]:
+        if isinstance(value, str):
+            return [_span(column, None, *each) for each in self._spans(column, value)]
+        if not isinstance(value, list):
+            return []
+        return [
+            _span(column, element, *each)
+            for element, text in enumerate(value)
+            if isinstance(text, str)
+            for each in self._spans(column, text)
+        ]
+
+    def _spans(self, column: str, text: str) -> list[tuple[int, int]]:
+        analyzer = self._analyzers[column]
+        tokens = analyzer.analyze(text)
+        found: set[tuple[int, int]] = set()
+        for leaf, terms in self._leaves:
+            if leaf.column != column:
+                continue
+            if isinstance(leaf, Phrase):
+                found |= _phrase_spans(analyzer, leaf, tokens)
+            else:
+                wanted = set(terms)
+                found |= {(token.start, token.end) for token in tokens if token.text in wanted}
+        return sorted(found)
+
+
+def _phrase_spans(analyzer: Analyzer, phrase: Phrase, tokens: Sequence[Token]) -> set[tuple[int, int]]:
+    words = analyzer.analyze(phrase.text)
+    by_position = {token.position: token for token in tokens}
+    occurrences = [[token.position for token in tokens if token.text == word.text] for word in words]
+    spans = set()
+    for chain in PhraseVerifier.spans(occurrences, [word.position for word in words], phrase.slop):
+        spans |= {(by_position[position].start, by_position[position].end) for position in chain}
+    return spans
+
+
+def _span(column: str, element: int | None, start: int, end: int) -> dict[str, object]:
+    return {"column": column, "element": element, "start": start, "end": end}

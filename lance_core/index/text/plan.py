@@ -1,0 +1,215 @@
+"""Plan of a full-text search: for each column the segments that are searched, and the fragments whose texts are read.
+
+Planning opens no index file.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core.errors import InvalidInput, LanceError
+from lance_core.format import field_paths
+from lance_core.format.index_metadata import IndexMetadata
+from lance_core.index.coverage import Coverage, SegmentCoverage
+from lance_core.index.supported_types import is_list, is_text
+from lance_core.scan.column_resolution import resolve_columns
+from lance_core.scan.explain import format_ranges
+from lance_core.text import Boolean, Boost, Match, Phrase, Query, TextRequest, bind_columns, names_every_column
+from lance_core.versions.snapshot import Snapshot
+
+INVERTED_MESSAGE = "InvertedIndexDetails"
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedTextSegment:
+    """Segment with the fragments for which it is searched."""
+
+    coverage: SegmentCoverage
+    fragments: BitMap
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """Index segments and fragments that a search of one column reads."""
+
+    column: str
+    index: SegmentCoverage | None
+    """First segment of the index on the column, whose analyzer is used; `None` without an index."""
+    segments: tuple[ScopedTextSegment, ...] = ()
+    scanned: BitMap = field(default_factory=BitMap)
+    """Fragments whose texts are all read."""
+    reason: str | None = None
+    """Reason why no index is searched; `None` if one is."""
+
+
+def bind_query(base: Snapshot, coverage: Coverage | None, request: TextRequest) -> Query:
+    """Return the query with a column in each part, spelled as in the schema."""
+    columns: tuple[str, ...] = ()
+    if not names_every_column(request.query):
+        columns = request.columns or ()
+        if request.columns is None:
+            columns = tuple(_indexed_columns(base, coverage))
+        if not columns:
+            raise InvalidInput(
+                f"{base.location.uri}: the query names no column, and no column has a full-text index; pass columns=, "
+                'or build an index with create_index(column, "INVERTED")'
+            )
+    return _canonical(bind_columns(request.query, columns), base)
+
+
+def _canonical(query: Query, base: Snapshot) -> Query:
+    """Return the query with the paths of its columns, checked to be texts."""
+    match query:
+        case Match() | Phrase():
+            assert query.column is not None
+            path = field_paths.format_path(field_paths.find_field(base.manifest.schema, query.column))
+            check_text_column(base, path)
+            return _with_column(query, path)
+        case Boost():
+            positive, negative = _canonical(query.positive, base), _canonical(query.negative, base)
+            return Boost(positive, negative, negative_boost=query.negative_boost)
+        case Boolean():
+            must, should, must_not = (
+                [_canonical(bind_columns(clause, ()), base) for clause in clauses]  # type: ignore[arg-type]
+                for clauses in (query.must, query.should, query.must_not)
+            )
+            return Boolean(must, should, must_not)
+    queries = (_canonical(each, base) for each in query.queries)  # type: ignore[union-attr]
+    return type(query)(tuple(queries))  # type: ignore[arg-type]
+
+
+def _with_column(query: Match | Phrase, column: str) -> Match | Phrase:
+    return replace(query, column=column)
+
+
+def check_text_column(base: Snapshot, column: str) -> None:
+    """Raise `InvalidInput` unless a column has texts or lists of texts."""
+    (resolved,) = resolve_columns(base.manifest.schema, [column])
+    found = resolved.arrow.type
+    if not is_text(found) and not (is_list(found) and is_text(found.value_type)):
+        raise InvalidInput(
+            f"{base.location.uri}: column {column!r} has the type {found}, but a full-text search needs texts or lists "
+            "of texts"
+        )
+
+
+def plan_column(base: Snapshot, coverage: Coverage | None, column: str, *, exact: bool) -> ColumnPlan:
+    """Choose the index on a column with the largest coverage."""
+    live = BitMap(fragment.id for fragment in base.manifest.message.fragments)
+    indices = [] if coverage is None else list(_indices_on(base, coverage, column))
+    usable = [segments for segments in indices if any(segment.kind is not None for segment in segments)]
+    first = next((segment for segments in usable for segment in segments if segment.kind is not None), None)
+    if exact:
+        return ColumnPlan(column, first, scanned=live, reason="exact=True")
+    for segments in usable:
+        if scopes := _scopes_of(segments):
+            assigned = BitMap.union(BitMap(), *(scope.fragments for scope in scopes))
+            return ColumnPlan(column, scopes[0].coverage, scopes, live - assigned)
+    reasons = (f"{segments[0].metadata.name} {segments[0].unused_reason or 'is not usable'}" for segments in indices)
+    return ColumnPlan(
+        column, first, scanned=live, reason="; ".join(reasons) or "the column has no full-text index that can be used"
+    )
+
+
+def is_text_segment(metadata: IndexMetadata) -> bool:
+    """Return whether a segment belongs to a full-text index, whether or not it can be read."""
+    return metadata.kind == INVERTED_MESSAGE
+
+
+def explain_columns(base: Snapshot, request: TextRequest, query: Query, plans: Sequence[ColumnPlan]) -> Iterator[str]:
+    """Yield the lines that describe a search."""
+    live = len(base.manifest.message.fragments)
+    yield f"text search {base.location.uri} at version {base.version}"
+    yield f"  query     {_describe(query)}"
+    yield f"  best      {request.k} rows by BM25 score; equal scores in table order"
+    if request.filter is not None:
+        yield f"  filter    {request.filter}, before the search: {request.k} rows are returned if as many match"
+    for plan in plans:
+        yield f"  column    {plan.column}"
+        if not plan.segments:
+            yield f"    index     none, since {plan.reason}: every text is read"
+            continue
+        for scope in plan.segments:
+            index = scope.coverage.metadata
+            yield (
+                f"    index     {index.name} (INVERTED), segment {index.uuid}, in {len(scope.fragments)} of {live} "
+                "fragments"
+            )
+        scanned = (
+            f"{len(plan.scanned)} of {live} fragments ({format_ranges(plan.scanned)}), whose rows are scored with the "
+            "same statistics"
+            if plan.scanned
+            else "no fragment"
+        )
+        yield f"    scanned   {scanned}"
+    yield "  answer    exact: the best of all rows that match"
+
+
+def _describe(query: Query) -> str:
+    match query:
+        case Match():
+            fuzzy = f", fuzziness {query.fuzziness}" if query.fuzziness else ""
+            return f"{query.column} matches {query.text!r} ({query.operator}{fuzzy})"
+        case Phrase():
+            return f"{query.column} has the phrase {query.text!r}" + (f" (slop {query.slop})" if query.slop else "")
+        case Boost():
+            return f"({_describe(query.positive)}) lowered by ({_describe(query.negative)})"
+        case Boolean():
+            parts = (("must", query.must), ("should", query.should), ("must not", query.must_not))
+            return "; ".join(
+                f"{name} {', '.join(_describe(each) for each in clauses)}"  # type: ignore[arg-type]
+                for name, clauses in parts
+                if clauses
+            )
+    return "best of " + ", ".join(_describe(each) for each in query.queries)  # type: ignore[union-attr]
+
+
+def _indexed_columns(base: Snapshot, coverage: Coverage | None) -> Iterator[str]:
+    """Yield the columns that have a full-text index, in the order of the schema."""
+    if coverage is None:
+        return
+    ids = {
+        id for segment in coverage.segments if is_text_segment(segment.metadata) for id in segment.metadata.field_ids
+    }
+    for path in _leaf_paths(base):
+        chain = field_paths.find_field(base.manifest.schema, path)
+        if chain[-1].id in ids:
+            yield path
+
+
+def _leaf_paths(base: Snapshot) -> Iterator[str]:
+    def visit(prefix: str, arrow: pa.Field) -> Iterator[str]:
+        path = f"{prefix}{arrow.name}" if "." not in arrow.name else f"{prefix}`{arrow.name}`"
+        yield path
+        if pa.types.is_struct(arrow.type):
+            for child in arrow.type:
+                yield from visit(f"{path}.", child)
+
+    for top in base.manifest.schema.arrow:
+        yield from visit("", top)
+
+
+def _indices_on(base: Snapshot, coverage: Coverage, column: str) -> Iterator[Sequence[SegmentCoverage]]:
+    """Yield the segments of each full-text index on the column; the index with the largest coverage comes first."""
+    field_id = field_paths.find_field(base.manifest.schema, column)[-1].id
+    try:
+        indices = [
+            segments
+            for segments in coverage.by_name.values()
+            if all(is_text_segment(each.metadata) and each.metadata.field_ids == (field_id,) for each in segments)
+        ]
+    except LanceError:  # `selector_of` has warned that the indices cannot be read
+        return
+    yield from sorted(indices, key=lambda each: (-sum(len(one.covered) for one in each), each[0].metadata.name))
+
+
+def _scopes_of(segments: Sequence[SegmentCoverage]) -> tuple[ScopedTextSegment, ...]:
+    """Return the usable segments of an index, each with fragments of its own."""
+    scopes, assigned = [], BitMap()
+    for segment in segments:
+        if segment.kind is not None and (fragments := segment.covered - assigned):
+            scopes.append(ScopedTextSegment(segment, fragments))
+            assigned |= fragments
+    return tuple(scopes)

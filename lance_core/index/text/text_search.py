@@ -1,0 +1,469 @@
+"""Full-text search: the best rows of a version by BM25, from its full-text indices and from texts they do not cover.
+
+    words of the query  ->  terms of the partitions of each segment, and of scanned rows  ->  the best `k`
+
+Covered and uncovered rows are scored with one set of statistics, so that the scores of an answer are comparable. A
+filter is evaluated first and becomes a mask inside the search, so that `k` rows come back whenever as many match. Rows
+with equal scores come in table order. The fragments of a segment that cannot be read are scanned, and one warning names
+it. Start with `search`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lance_core import validation
+from lance_core.coordination.lru_cache import LruCache
+from lance_core.errors import InvalidInput, MissingDependency, Unsupported
+from lance_core.format.row_sets import Ids
+from lance_core.index.coverage import SegmentCoverage
+from lance_core.index.filter_mask import select_positions
+from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_unreadable
+from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments, read_deleted_positions
+from lance_core.index.text.analyzer import Analyzer, analyzer_of
+from lance_core.index.text.highlights import HIGHLIGHTS, Highlighter
+from lance_core.index.text.parameters import TextParameters
+from lance_core.index.text.plan import (
+    ColumnPlan,
+    ScopedTextSegment,
+    bind_query,
+    explain_columns,
+    plan_column,
+)
+from lance_core.index.text.posting_decoder import Ints
+from lance_core.index.text.query import (
+    ColumnQueries,
+    Leaf,
+    OpenColumn,
+    ScoredRows,
+    is_flat,
+    merge_best,
+    needed_terms,
+    score_at,
+)
+from lance_core.index.text.scanned_texts import NeededTerms, ScannedPartition, scan_partitions
+from lance_core.index.text.scoring import Allowed, Mask
+from lance_core.index.text.segment_reader import TextPartition, TextSegment
+from lance_core.index.text.statistics import CorpusStatistics, PartitionView
+from lance_core.index.verification import may_list_old_values, missed_fragments
+from lance_core.scan.executor import scan
+from lance_core.scan.plan import plan_scan
+from lance_core.scan.take import By, take
+from lance_core.text import BestOf, Boolean, Boost, Match, Phrase, Query, TextRequest
+from lance_core.versions.snapshot import Snapshot
+
+SCORE = "_score"
+VIEW_CACHE_BYTES_MAX = 256 << 20
+"""Bytes of the table positions of documents, and of scanned texts, that searches of all tables keep."""
+_VERSIONS_CACHED_MAX = 8
+_SEGMENTS_CACHED_MAX = 128
+_FILTER_BYTES_MAX = 32 << 20
+_ALLOWED_BYTES_MAX = 32 << 20
+_SCANNED_BYTES_MAX = 64 << 20
+"""Bytes of scanned texts of one column up to which the postings of all terms are kept for the next search."""
+
+
+def search(base: Snapshot, request: TextRequest) -> pa.Table:
+    """Return the rows that match a query best, with their scores."""
+    request = check_request(request)
+    columns = _result_columns(base, request)
+    searcher = TextSearcher(base, request)
+    rows = searcher.best()
+    addresses = searcher.lookup.order.addresses(rows.positions)
+    return _read_rows(base, addresses, rows.scores, columns, searcher.highlighter())
+
+
+def explain_search(base: Snapshot, request: TextRequest) -> str:
+    """Return the plan of a search as text. Nothing is searched."""
+    request = check_request(request)
+    lookup = TextLookup.of(base)
+    query = bind_query(base, lookup.coverage, request)
+    plans = [plan_column(base, lookup.coverage, column, exact=request.exact) for column in query.columns]
+    return "\n".join(explain_columns(base, request, query, plans))
+
+
+def check_request(request: TextRequest) -> TextRequest:
+    """Return the request with a plain integer."""
+    validation.check_flag(request.exact, "exact")
+    validation.check_flag(request.highlight, "highlight")
+    k = validation.check_integer(request.k, "k", at_least=1, too_small="a search returns at least one row")
+    return replace(request, k=k)
+
+
+class TextLookup:
+    """Full-text indices of a version, ready to be searched."""
+
+    def __init__(self, base: Snapshot) -> None:
+        self.base = base
+        self.filters: LruCache[tuple[str, bytes], Mask] = LruCache(_FILTER_BYTES_MAX)
+        """Rows that pass the filters of recent searches, by filter and fragments."""
+        self.allowed: LruCache[tuple[int, int], tuple[PartitionView, Mask, Allowed]] = LruCache(_ALLOWED_BYTES_MAX)
+        """Documents of a partition that pass a recent filter."""
+
+    @classmethod
+    def of(cls, base: Snapshot) -> "TextLookup":
+        return _versions.get_or_create(
+            id(base.manifest), lambda: cls(base), lambda kept: kept.base.manifest is base.manifest
+        )
+
+    @cached_property
+    def lookup(self) -> IndexLookup:
+        return IndexLookup.of(self.base)
+
+    @property
+    def coverage(self):  # type: ignore[no-untyped-def]
+        """Coverage of the indices; `None` if the version has none."""
+        return None if self.base.manifest.index_section is None else self.lookup.coverage
+
+    @cached_property
+    def order(self) -> TableOrder:
+        return TableOrder(self.base)
+
+    def segment(self, segment: SegmentCoverage) -> TextSegment:
+        """Return an open segment."""
+        metadata, access = segment.metadata, self.base.location.access
+        key = (self.base.location.uri, access.verify, access.trusted, metadata.uuid)
+        return _segments.get_or_create(key, lambda: TextSegment(self.lookup.coverage.segment_of(metadata)))
+
+    @cached_property
+    def plans(self) -> dict[tuple[str, bool], ColumnPlan]:
+        """Plans of the columns that were searched, by column and whether all rows are read."""
+        return {}
+
+    def plan(self, column: str, *, exact: bool) -> ColumnPlan:
+        key = (column, exact)
+        if key not in self.plans:
+            self.plans[key] = plan_column(self.base, self.coverage, column, exact=exact)
+        return self.plans[key]
+
+    def views(self, scope: ScopedTextSegment) -> list[PartitionView]:
+        """Return the partitions of a segment with the table positions of their documents."""
+        return [self._create_view(scope, each) for each in self.segment(scope.coverage).partitions]
+
+    def _create_view(self, scope: ScopedTextSegment, partition: TextPartition) -> PartitionView:
+        row_numbers: Ids = partition.documents.row_numbers
+        addresses, is_listed = self.lookup.coverage.row_remap(scope.coverage).remap(row_numbers)
+        positions = self.order.positions(addresses)
+        is_listed = is_listed & is_in_fragments(scope.fragments, addresses) & (positions != NO_POSITION)
+        deleted = read_deleted_positions(self.base, self.order, scope.fragments)
+        if len(deleted):
+            place = np.minimum(np.searchsorted(deleted, positions), len(deleted) - 1)
+            is_listed &= deleted[place] != positions
+        return PartitionView.of(partition, np.where(is_listed, positions, NO_POSITION))
+
+
+_versions: "LruCache[int, TextLookup]" = LruCache(_VERSIONS_CACHED_MAX)
+_segments: "LruCache[tuple[object, ...], TextSegment]" = LruCache(_SEGMENTS_CACHED_MAX)
+_open_columns: "LruCache[tuple[object, ...], tuple[TextLookup, OpenColumn]]" = LruCache(VIEW_CACHE_BYTES_MAX)
+
+
+class TextSearcher:
+    """One search."""
+
+    def __init__(self, base: Snapshot, request: TextRequest) -> None:
+        self._base, self._request = base, request
+        self.lookup = TextLookup.of(base)
+        self.query = bind_query(base, self.lookup.coverage, request)
+        self._unreadable: set[object] = set()
+        self._columns: dict[str, ColumnQueries] = {}
+
+    def best(self) -> ScoredRows:
+        """Return the best `k` rows, best first."""
+        while True:
+            try:
+                return self._best(self.query, self._request.k)
+            except _Unreadable as failure:
+                warn_unreadable(self._base, failure.scope.coverage, failure.error)
+                self._unreadable.add(failure.scope.coverage.metadata.uuid)
+                self._columns.clear()
+
+    def highlighter(self) -> Highlighter | None:
+        """Return what marks the words that matched; `None` if the request does not ask for it."""
+        if not self._request.highlight:
+            return None
+        leaves = [(leaf, self._column(leaf.column or "").terms_of(leaf)) for leaf in _positive_leaves(self.query)]
+        analyzers = {leaf.column or "": self._analyzer(leaf.column or "") for leaf, _ in leaves}
+        return Highlighter(leaves, analyzers)
+
+    # Evaluation
+
+    def _best(self, query: Query, k: int) -> ScoredRows:
+        match query:
+            case Match() | Phrase():
+                return self._column(query.column or "").find_best(query, k)
+            case BestOf():
+                return merge_best([self._best(each, k) for each in query.queries]).best(k)
+            case Boolean() if is_flat(query):
+                return self._column(query.columns[0]).find_best(query, k)
+        return self._all(query).best(k)
+
+    def _all(self, query: Query) -> ScoredRows:
+        match query:
+            case Match() | Phrase():
+                return self._column(query.column or "").find_all(query)
+            case BestOf():
+                return merge_best([self._all(each) for each in query.queries])
+            case Boost():
+                positive, negative = self._all(query.positive), self._all(query.negative)
+                scores, _ = score_at(negative, positive.positions)
+                return ScoredRows(positive.positions, positive.scores - query.negative_boost * scores)
+            case Boolean():
+                return self._all_of_boolean(query)
+        raise AssertionError(query)
+
+    def _all_of_boolean(self, query: Boolean) -> ScoredRows:
+        must, should, must_not = (
+            [self._all(clause) for clause in clauses]  # type: ignore[arg-type]
+            for clauses in (query.must, query.should, query.must_not)
+        )
+        if must:
+            positions = min((rows.positions for rows in must), key=len)
+        else:
+            positions = np.unique(np.concatenate([rows.positions for rows in should]))
+        total, matches = np.zeros(len(positions)), np.ones(len(positions), dtype=np.bool_)
+        for rows in must:
+            scores, exists = score_at(rows, positions)
+            total += scores
+            matches &= exists
+        for rows in should:
+            total += score_at(rows, positions)[0]
+        for rows in must_not:
+            matches &= ~score_at(rows, positions)[1]
+        return ScoredRows(positions[matches], total[matches])
+
+    # Columns
+
+    def _column(self, column: str) -> ColumnQueries:
+        if column not in self._columns:
+            opened = self._open_column(column)
+            self._columns[column] = ColumnQueries(opened, self._allowed(opened.views))
+        return self._columns[column]
+
+    def _plan(self, column: str) -> ColumnPlan:
+        return self.lookup.plan(column, exact=self._request.exact)
+
+    def _analyzer(self, column: str) -> Analyzer:
+        """Return the analyzer of the index on a column; without an index, that of pylance's defaults."""
+        plan = self._plan(column)
+        parameters = TextParameters(with_position=True)
+        name = None if plan.index is None else plan.index.metadata.name
+        if plan.index is not None:
+            try:
+                recorded = self.lookup.segment(plan.index).parameters
+                parameters = TextParameters.from_json(json.loads(recorded))
+            except UNREADABLE_ERRORS:  # the search of the segment warns and scans
+                details = bytes(plan.index.metadata.message.index_details.value)
+                parameters = TextParameters.from_details(details)
+        try:
+            return analyzer_of(parameters)
+        except (Unsupported, MissingDependency) as error:
+            where = f"full-text index {name!r} on column {column!r}" if name else f"column {column!r}"
+            raise type(error)(f"{self._base.location.uri}: {where} cannot be searched: {error}") from error
+
+    def _open_column(self, column: str) -> OpenColumn:
+        """Return the partitions of a column, from the cache if they do not depend on the query."""
+        key = (id(self.lookup), column, self._request.exact, frozenset(self._unreadable))
+        cached = _open_columns.get(key)
+        if cached is not None and cached[0] is self.lookup:
+            return cached[1]
+        opened, is_complete = self._read_column(column)
+        if is_complete:
+            _open_columns.put(key, (self.lookup, opened), opened.size)
+        return opened
+
+    def _read_column(self, column: str) -> tuple[OpenColumn, bool]:
+        """Return the partitions of a column, and whether they have all terms."""
+        plan, analyzer = self._plan(column), self._analyzer(column)
+        uncovered, suspect = BitMap(plan.scanned), BitMap()
+        views: list[PartitionView] = []
+        for scope in plan.segments:
+            if scope.coverage.metadata.uuid in self._unreadable:
+                uncovered |= scope.fragments
+                continue
+            missed, changed = self._doubtful_fragments(scope)
+            uncovered |= missed
+            suspect |= changed
+            views += self._views(replace(scope, fragments=scope.fragments - missed - changed))
+        counts_live_rows, is_complete = bool(uncovered), True
+        if suspect:  # the statistics of the index count the rows of these fragments already
+            scanned, is_complete = self._scan(column, analyzer, suspect - uncovered)
+            views += [replace(view, is_counted=counts_live_rows) for view in scanned]
+        if uncovered:
+            scanned, has_all_terms = self._scan(column, analyzer, uncovered)
+            views += scanned
+            is_complete &= has_all_terms
+        statistics = CorpusStatistics.of(views, counts_live_rows=counts_live_rows)
+        return OpenColumn(column, analyzer, tuple(views), statistics), is_complete
+
+    def _doubtful_fragments(self, scope: ScopedTextSegment) -> tuple[BitMap, BitMap]:
+        """Return the fragments of which a segment misses rows, and those of which it may list old texts."""
+        try:
+            missed = missed_fragments(self._base, self.lookup.lookup.coverage, scope.coverage) & scope.fragments
+            if not may_list_old_values(self._base, scope.coverage):
+                return missed, BitMap()
+            return missed, _changed_fragments(self._base, scope.fragments) - missed
+        except UNREADABLE_ERRORS as error:
+            raise _Unreadable(scope, error) from error
+
+    def _views(self, scope: ScopedTextSegment) -> list[PartitionView]:
+        try:
+            views = self.lookup.views(scope)
+        except UNREADABLE_ERRORS as error:
+            raise _Unreadable(scope, error) from error
+        return [replace(view, partition=_CheckedPartition(view.partition, scope)) for view in views]
+
+    def _allowed(self, views: Sequence[PartitionView]) -> list[Allowed | None]:
+        """Return the documents of each partition that the search may return; `None` for all of them."""
+        selected = None
+        if self._request.filter is not None:
+            lookup = self.lookup
+            selected = select_positions(
+                self._base, lookup.order, self._request.filter, selector_of(self._base), lookup.filters
+            )
+        return [self._allowed_in(view, selected) for view in views]
+
+    def _allowed_in(self, view: PartitionView, selected: Mask | None) -> Allowed | None:
+        if selected is None:
+            return view.live
+        key = (id(view.positions), id(selected))
+        cached = self.lookup.allowed.get(key)
+        if cached is not None and cached[0].positions is view.positions and cached[1] is selected:
+            return cached[2]
+        mask = selected[np.maximum(view.positions, 0)]
+        allowed = Allowed.of(mask if view.live is None else mask & view.live.mask)
+        self.lookup.allowed.put(key, (view, selected, allowed), allowed.size)
+        return allowed
+
+    # Scanned texts
+
+    def _scan(self, column: str, analyzer: Analyzer, fragments: BitMap) -> tuple[list[PartitionView], bool]:
+        """Return the texts of fragments as partitions, and whether these have all terms: only of few texts, so that
+        the next search need not read them again. Otherwise they have the terms of the query."""
+        views, size = [], 0
+        for view in self._scan_partitions(column, analyzer, fragments, None):
+            assert isinstance(view.partition, ScannedPartition)
+            views.append(view)
+            size += view.partition.size
+            if size > _SCANNED_BYTES_MAX:
+                break
+        else:
+            return views, True
+        leaves = [leaf for leaf in _leaves(self.query) if leaf.column == column]
+        return list(self._scan_partitions(column, analyzer, fragments, needed_terms(analyzer, leaves))), False
+
+    def _scan_partitions(
+        self, column: str, analyzer: Analyzer, fragments: BitMap, needed: NeededTerms | None
+    ) -> Iterator[PartitionView]:
+        plan = plan_scan(self._base.manifest, columns=[column], with_row_address=True)
+        plan = replace(plan, tasks=tuple(task for task in plan.tasks if task.fragment.id in fragments))
+
+        def batches() -> Iterator[tuple[pa.Array, Ints]]:
+            for batch in scan(self._base.location, plan):
+                yield batch.column(0), self.lookup.order.positions(batch.column(1).to_numpy())
+
+        for partition in scan_partitions(batches(), analyzer.analyze_all, needed):
+            yield PartitionView.of(partition, partition.positions)
+
+
+class _Unreadable(Exception):
+    """A segment cannot be read; the search begins again without it."""
+
+    def __init__(self, scope: ScopedTextSegment, error: Exception) -> None:
+        super().__init__(str(error))
+        self.scope, self.error = scope, error
+
+
+class _CheckedPartition:
+    """Partition whose errors name its segment."""
+
+    def __init__(self, partition: object, scope: ScopedTextSegment) -> None:
+        self._partition, self._scope = partition, scope
+
+    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+        try:
+            value = getattr(self._partition, name)
+        except UNREADABLE_ERRORS as error:
+            raise _Unreadable(self._scope, error) from error
+        if not callable(value):
+            return value
+
+        def checked(*arguments: object) -> object:
+            try:
+                return value(*arguments)
+            except UNREADABLE_ERRORS as error:
+                raise _Unreadable(self._scope, error) from error
+
+        return checked
+
+
+def _changed_fragments(base: Snapshot, fragments: BitMap) -> BitMap:
+    return BitMap(
+        fragment.id
+        for fragment in base.manifest.fragments
+        if fragment.id in fragments and fragment.created_at != fragment.last_updated_at
+    )
+
+
+def _leaves(query: Query) -> Iterator[Leaf]:
+    match query:
+        case Match() | Phrase():
+            yield query
+        case BestOf():
+            yield from query.queries
+        case Boost():
+            yield from _leaves(query.positive)
+            yield from _leaves(query.negative)
+        case Boolean():
+            for clause in query.clauses:
+                yield from _leaves(clause)
+
+
+def _positive_leaves(query: Query) -> Iterator[Leaf]:
+    """Yield the leaves whose words a matching row has."""
+    match query:
+        case Boost():
+            yield from _positive_leaves(query.positive)
+        case Boolean():
+            for clause in (*query.must, *query.should):
+                yield from _positive_leaves(clause)  # type: ignore[arg-type]
+        case _:
+            yield from _leaves(query)
+
+
+def _result_columns(base: Snapshot, request: TextRequest) -> list[str]:
+    """Return the columns of the result. The score comes after the selected columns, and highlights come last."""
+    names = base.manifest.schema.arrow.names
+    added = [SCORE, *([HIGHLIGHTS] if request.highlight else [])]
+    for name in added:
+        if name in names:
+            raise InvalidInput(
+                f"the table has a column {name!r}, a name that a text search adds; rename it with "
+                f"alter_column({name!r}, rename=...)"
+            )
+    requested = list(names if request.select is None else validation.check_names(request.select, "select"))
+    return [*requested, *(name for name in added if name not in requested)]
+
+
+def _read_rows(
+    base: Snapshot, addresses: Ids, scores: np.ndarray, columns: Sequence[str], highlighter: Highlighter | None
+) -> pa.Table:
+    computed: dict[str, pa.Array] = {SCORE: pa.array(scores, pa.float32())}
+    stored = [name for name in columns if name not in (SCORE, HIGHLIGHTS)]
+    if highlighter is not None:
+        texts = take(base.location, base.manifest, addresses, highlighter.columns, by=By.ROW_ADDRESS)
+        computed[HIGHLIGHTS] = highlighter.mark(texts)
+    rows = take(base.location, base.manifest, addresses, stored, by=By.ROW_ADDRESS) if stored else None
+    by_name: Mapping[str, pa.ChunkedArray] = {} if rows is None else dict(zip(stored, rows.columns, strict=True))
+    fields = {name: pa.field(name, array.type) for name, array in computed.items()}
+    if rows is not None:
+        fields |= dict(zip(stored, rows.schema, strict=True))
+    schema = pa.schema([fields[name] for name in columns], None if rows is None else rows.schema.metadata)
+    return pa.table([computed[name] if name in computed else by_name[name] for name in columns], schema)
+
+
+__all__ = ["TextLookup", "TextSearcher", "explain_search", "search"]
