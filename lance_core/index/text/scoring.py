@@ -363,7 +363,7 @@ def _union(parts: Sequence[Documents], documents: int) -> Documents:
 def _best_of_term(term: Term, k: int, allowed: Allowed | None, order: Ints) -> ScoredDocuments:
     """Return the best documents of a single term, from the blocks with the largest weights."""
     weights, listed, maxima = term.scores.weights, term.scores.documents, term.scores.block_maxima
-    count = min(len(maxima), max(1, -(-k // 16)))
+    count = min(len(maxima), max(1, -(-k // 16))) if term.factor else len(maxima)
     while True:
         threshold = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
         if count == len(maxima):

@@ -1,0 +1,182 @@
+"""Full-text search in tables: what the differential test against pylance leaves open."""
+
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lance_core import IndexIgnored, InvalidInput, Table, Unsupported
+from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, parse_query
+from tests.lance_core.index.text.text_differential import QUERIES, compare, make_corpus, make_query
+
+WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
+VERBATIM: dict[str, Any] = {"stem": False, "remove_stop_words": False, "with_position": True}
+
+
+@pytest.mark.parametrize("seed", [3, 8, 13, 16])
+def test_answers_equal_those_of_pylance(tmp_path: Path, seed: int) -> None:
+    corpus = make_corpus(tmp_path, seed)
+    assert compare(corpus, QUERIES, seed) == []
+
+
+def make_rows(generator: random.Random, first: int, count: int) -> pa.Table:
+    texts = [
+        " ".join(generator.choices(WORDS, weights=[9, 5, 3, 2, 1, 1], k=generator.randrange(1, 9)))
+        for _ in range(count)
+    ]
+    return pa.table(
+        {"id": range(first, first + count), "year": [n % 7 for n in range(count)], "body": texts, "title": texts[::-1]}
+    )
+
+
+def make_table(uri: Path, generator: random.Random, *, stable_row_ids: bool) -> Table:
+    """Return a table with two segments, deleted and updated rows, and compacted fragments."""
+    table = Table.create(uri, make_rows(generator, 0, 60), stable_row_ids=stable_row_ids, durable=False)
+    table = table.append(make_rows(generator, 100, 40)).table
+    for column in ("body", "title"):
+        table = table.create_index(column, "INVERTED", **VERBATIM).table
+    table = table.append(make_rows(generator, 200, 30)).table
+    table = table.optimize_indices(merge="none").table
+    table = table.delete("id % 5 = 3").table
+    table = table.update({"body": "'beta beta zeta'"}, where="id % 11 = 2").table
+    return table.compact(target_rows=64, remap="reuse" if not stable_row_ids else None).table
+
+
+@pytest.mark.parametrize("stable_row_ids", [False, True])
+def test_a_search_finds_the_rows_that_reading_all_texts_finds(tmp_path: Path, stable_row_ids: bool) -> None:
+    generator = random.Random(7)
+    table = make_table(tmp_path / "t", generator, stable_row_ids=stable_row_ids)
+    old = table.at(2)
+    table = table.append(make_rows(generator, 300, 20)).table
+    for version in (table, old):
+        for _ in range(40):
+            query = make_query(generator, WORDS, has_positions=True)
+            options: dict[str, Any] = {"columns": ["body", "title"], "filter": generator.choice([None, "year > 2"])}
+            found, read = (
+                version.text_search(query, 1000, select=["id"], exact=exact, **options) for exact in (False, True)
+            )
+            assert sorted(found["id"].to_pylist()) == sorted(read["id"].to_pylist()), query
+            if version is table and not isinstance(query, MultiMatch | Boost | Boolean):
+                assert found["_score"].to_pylist() == pytest.approx(read["_score"].to_pylist(), abs=1e-5), query
+
+
+def matches_phrase(text: str, words: Sequence[str], slop: int) -> bool:
+    tokens = text.split()
+    choices = [[at for at, token in enumerate(tokens) if token == word] for word in words]
+    return any(
+        all(0 <= later - earlier - 1 <= slop for earlier, later in itertools.pairwise(chain))
+        for chain in itertools.product(*choices)
+    )
+
+
+def test_phrases_allow_gaps_between_neighbours(tmp_path: Path) -> None:
+    generator = random.Random(2)
+    rows = make_rows(generator, 0, 200)
+    table = Table.create(tmp_path / "t", rows, durable=False)
+    table = table.create_index("body", "INVERTED", **VERBATIM).table
+    for slop, count in itertools.product((0, 1, 2, 5), (2, 3, 4)):
+        words = generator.choices(WORDS[:4], k=count)
+        found = table.text_search(Phrase(" ".join(words), "body", slop=slop), 1000, select=["id"])
+        texts = zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True)
+        assert sorted(found["id"].to_pylist()) == [id for id, text in texts if matches_phrase(text, words, slop)]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    rows = pa.table(
+        {
+            "id": [0, 1, 2, 3, 4],
+            "year": [2019, 2020, 2021, 2022, 2023],
+            "body": [
+                "Lance is a table format",
+                "the lance of a knight",
+                None,
+                "formats of tables, such as Lance",
+                "lance",
+            ],
+            "tags": [["fencing club", "lance"], ["table"], [], None, ["lance"]],
+        }
+    )
+    created = Table.create(tmp_path_factory.mktemp("texts") / "t", rows, max_rows_per_file=2, durable=False)
+    created = created.create_index("body", "INVERTED", with_position=True).table
+    return created.create_index("tags", "INVERTED", with_position=True).table
+
+
+def ids(found: pa.Table) -> list[int]:
+    return list(found["id"].to_pylist())
+
+
+def test_equal_scores_come_in_table_order_and_filters_do_not_reduce_k(table: Table) -> None:
+    rows = pa.table({"id": range(40), "body": ["same text"] * 40})
+    same = Table.create(table.uri + "-same", rows, durable=False).create_index("body", "INVERTED").table
+    assert ids(same.text_search("text", 5, select=["id"])) == [0, 1, 2, 3, 4]
+    assert ids(same.text_search("text", 3, filter="id >= 30", select=["id"])) == [30, 31, 32]
+
+
+def test_a_query_without_columns_searches_the_indexed_ones(table: Table) -> None:
+    assert set(ids(table.text_search("lance"))) == {0, 1, 3, 4}
+    assert set(ids(table.text_search("lance", columns="tags"))) == {0, 4}
+    assert ids(table.text_search('{"match": {"column": "body", "terms": "knight"}}')) == [1]
+    assert ids(table.text_search({"boolean": {"must": [{"match": {"terms": "format"}}]}}, columns=["body"])) == [0, 3]
+    assert "body_idx (INVERTED)" in table.explain_text_search("lance")
+    assert "4 rows by BM25" in table.explain_text_search("lance", 4, filter="year > 1")
+
+
+def test_highlights_are_the_ranges_that_match(table: Table) -> None:
+    found = table.text_search(Match("lances format", "body"), highlight=True, select=["id", "body"])
+    by_id = {row["id"]: row for row in found.to_pylist()}
+    marked = {
+        id: [row["body"][span["start"] : span["end"]] for span in row["_highlights"]] for id, row in by_id.items()
+    }
+    assert marked == {0: ["Lance", "format"], 1: ["lance"], 3: ["formats", "Lance"], 4: ["lance"]}
+    found = table.text_search(Phrase("table format", "body"), highlight=True, select=["body"])
+    assert [(span["start"], span["end"]) for span in found["_highlights"][0].as_py()] == [(11, 16), (17, 23)]
+    found = table.text_search(Match("lance", "tags"), highlight=True, select=["id"], filter="id = 0")
+    assert found["_highlights"].to_pylist() == [[{"column": "tags", "element": 1, "start": 0, "end": 5}]]
+
+
+def test_a_damaged_index_is_read_around(table: Table) -> None:
+    copy = table.clone(table.uri + "-copy", shallow=False)
+    for file in Path(copy.uri).glob("_indices/*/*_invert.lance"):
+        content = bytearray(file.read_bytes())
+        content[:200] = bytes(200)
+        file.write_bytes(content)
+    expected = table.text_search("lance format", columns="body", exact=True, select=["id"])
+    with pytest.warns(IndexIgnored, match="body_idx"):
+        found = copy.text_search("lance format", columns="body", select=["id"])
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"query": "x", "columns": "year"}, "has the type int64"),
+        ({"query": Match("x", "nosuch")}, "nosuch"),
+        ({"query": 7}, "query must be a text"),
+        ({"query": "x", "k": 0}, "k=0"),
+        ({"query": '{"match": {"column": "body"}}'}, "needs 'terms'"),
+        ({"query": {"matches": {}}}, "'matches' is not a query"),
+    ],
+)
+def test_wrong_arguments_are_named(table: Table, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        table.text_search(**arguments)  # type: ignore[arg-type]
+
+
+def test_queries_in_json_are_those_of_pylance() -> None:
+    text = """{"boost": {"positive": {"multi_match": {"match_queries": [{"column": "a", "terms": "x", "boost": 2}]}},
+        "negative": {"phrase": {"terms": "y z", "slop": 1, "column": "b"}}, "negative_boost": 0.3}}"""
+    query = parse_query(text)
+    assert isinstance(query, Boost)
+    assert query.negative == Phrase("y z", "b", slop=1)
+    assert query.positive.queries == (Match("x", "a", boost=2.0),)  # type: ignore[union-attr]
+    with pytest.raises(Unsupported, match="combined_fields"):
+        parse_query({"combined_fields": {}})
+    with pytest.raises(InvalidInput, match="must_not= only excludes"):
+        Boolean(must_not=["x"])
+    with pytest.raises(InvalidInput, match="boost=-1"):
+        Match("x", boost=-1)
