@@ -81,7 +81,11 @@ LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
     ),
     "lance_core.storage.manifest_stores.dynamodb": ("botocore",),
     "lance_core.storage.manifest_stores.sql": ("sqlalchemy",),
-    "lance_core.table.reading": ("lance_core.fsck.examine", "lance_core.index.vector.search"),
+    "lance_core.table.reading": (
+        "lance_core.fsck.examine",
+        "lance_core.index.text.text_search",
+        "lance_core.index.vector.search",
+    ),
     "lance_core.storage.object_store": ("lance_core.storage.buckets.client_cache",),
 }
 

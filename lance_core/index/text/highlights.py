@@ -1,6 +1,6 @@
 """Highlights: the ranges of characters in the texts of a row that match a query.
 
-A word matches if it becomes one of the terms that were searched. Of a phrase, only words that stand in it are marked.
+A word matches if it becomes one of the terms that were searched. A phrase marks only the words that stand in it.
 """
 
 from collections.abc import Mapping, Sequence

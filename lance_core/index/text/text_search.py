@@ -28,13 +28,6 @@ from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragment
 from lance_core.index.text.analyzer import Analyzer, analyzer_of
 from lance_core.index.text.highlights import HIGHLIGHTS, Highlighter
 from lance_core.index.text.parameters import TextParameters
-from lance_core.index.text.plan import (
-    ColumnPlan,
-    ScopedTextSegment,
-    bind_query,
-    explain_columns,
-    plan_column,
-)
 from lance_core.index.text.posting_decoder import Ints
 from lance_core.index.text.query import (
     ColumnQueries,
@@ -50,6 +43,13 @@ from lance_core.index.text.scanned_texts import NeededTerms, ScannedPartition, s
 from lance_core.index.text.scoring import Allowed, Mask
 from lance_core.index.text.segment_reader import TextPartition, TextSegment
 from lance_core.index.text.statistics import CorpusStatistics, PartitionView
+from lance_core.index.text.text_plan import (
+    ColumnPlan,
+    ScopedTextSegment,
+    bind_query,
+    explain_columns,
+    plan_column,
+)
 from lance_core.index.verification import may_list_old_values, missed_fragments
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan

@@ -1,7 +1,7 @@
 """Differential test of full-text search: random texts, changes and queries, answered by pylance and by this library,
 from indices that either built.
 
-Scores must agree to 1e-4 and the rows up to ties. Where rows are not covered by the index, pylance mixes statistics and
+Scores must agree to 1e-4 and the rows up to ties. If rows are not covered by the index, pylance mixes statistics and
 expands fuzzy words from the index alone, so that its answers after a rebuild are the expected ones. pylance misses some
 texts for phrases of three words and more with slop, those in which a later word also stands before the first; such
 phrases are tested by themselves. `python -m tests.lance_core.index.text.text_differential 300` runs all.
