@@ -14,16 +14,13 @@ from datetime import UTC, datetime
 from io import SEEK_CUR, SEEK_END, SEEK_SET, RawIOBase
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from lance_core.errors import InvalidInput, LanceError, MissingDependency, NotFound, StorageError
 from lance_core.storage.log_redaction import redact_in_logs
 from lance_core.storage.optional_packages import import_package
 from lance_core.storage.options import redact
 from lance_core.storage.secret_references import resolve_nested_options, secrets_of_nested
-
-if TYPE_CHECKING:
-    pass
 
 BLOCK_BYTES = 4 * 1024 * 1024
 _HASH_KEYS = (

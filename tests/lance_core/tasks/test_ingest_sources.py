@@ -28,6 +28,7 @@ from lance_core.tasks.ingest.sources import list_files
 from lance_core.tasks.partitioning import Task
 from tests.lance_core.storage.conftest import gcs_server, s3_server
 from tests.lance_core.storage.object_servers import Server
+from tests.lance_core.tasks.hub_server import DATASET, hub_server
 from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 from tests.lance_core.tasks.ingest_environment import IngestEnvironment
 from tests.lance_core.tasks.source_servers import PASSWORD, USER, WebServer, sftp_server, web_server
@@ -106,6 +107,9 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
             case "sftp":
                 uri = stack.enter_context(sftp_server(root))
                 made = Source(write_local, f"{uri}/2026/**", {"sftp": {"username": USER, "password": "env:SFTP_WORD"}})
+            case "hf":
+                hub = {"endpoint": stack.enter_context(hub_server(root)), "token": False}
+                made = Source(write_local, f"hf://datasets/{DATASET}/2026/**", {"hf": hub})
             case "zip":
                 made = Source(write_archive, f"zip://2026/**::file://{root}/all.zip")
             case "s3":
@@ -129,7 +133,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
         yield made
 
 
-@pytest.mark.parametrize("source", ["local", "memory", "https", "sftp", "zip", "s3", "gcsfs"], indirect=True)
+@pytest.mark.parametrize("source", ["local", "memory", "https", "sftp", "hf", "zip", "s3", "gcsfs"], indirect=True)
 def test_every_protocol_gives_the_same_rows(
     environment: IngestEnvironment, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
