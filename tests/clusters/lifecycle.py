@@ -5,7 +5,8 @@ a reference table on local disk.
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lance_assets.spark import (
     aggregate,
@@ -52,6 +55,7 @@ SCHEMA = pa.schema(
 )
 TWICE = pa.schema([pa.field("twice", pa.int64())])
 Options = Mapping[str, str] | None
+WORKER_STARTS_MAX = 6
 _FIRST_TIMESTAMP = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -304,17 +308,27 @@ def check_stream_upsert(tables: TablePair) -> None:
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
     )
-    try:
-        started = query.start()
-    except PySparkException as error:
-        # The server of Spark Connect gives a Python worker ten seconds to start, which a busy machine may exceed.
-        if "failed to connect back" not in str(error):
-            raise
-        started = query.start()
-    started.awaitTermination()
+    _start(query).awaitTermination()
     found = Table.open(copy, storage_options=tables.options)
     assert found.count_rows() == tables.reference_table().count_rows()
     assert found.versions()[-1].operation == "Update"
+
+
+def _start(query: DataStreamWriter) -> StreamingQuery:
+    """Start a query. The server of Spark Connect gives its Python worker ten seconds, which a busy machine exceeds."""
+    for _ in range(WORKER_STARTS_MAX - 1):
+        with _suppress_late_worker():
+            return query.start()
+    return query.start()
+
+
+@contextmanager
+def _suppress_late_worker() -> Iterator[None]:
+    try:
+        yield
+    except PySparkException as error:
+        if "failed to connect back" not in str(error):
+            raise
 
 
 def _file_stream(tables: TablePair, name: str) -> DataFrame:
