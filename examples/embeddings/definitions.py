@@ -1,6 +1,7 @@
 """Embeddings: texts are ingested, a small model embeds them in Spark's workers, and a question finds the nearest ones.
 
-`documents` is a small table that is searched exactly. `functions` has some thousand texts: an index is built on their
+`documents` is a small table that is searched exactly; its embeddings are a computed column, which Dagster fills again
+when documents arrive. `functions` has some thousand texts: an index is built on their
 embeddings, and its recall is checked before it is published and on each version. The model is WordLlama, whose weights
 are part of its package: nothing is downloaded. The `README.md` in this folder says how to run it.
 """
@@ -17,8 +18,10 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from lance_assets import (
+    ColumnFresh,
     RecallCheck,
     SparkBuildIndex,
+    SparkComputedColumn,
     SparkIngest,
     SparkSessionResource,
     WriteContext,
@@ -27,9 +30,8 @@ from lance_assets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
 
 HERE = Path(__file__).parent
 TABLES = os.environ.get("EMBEDDINGS_TABLES", str(HERE / ".tables"))
@@ -38,6 +40,27 @@ SIZE = 256
 MEANINGFUL_TEXT = 40
 """Characters that a documentation has at least."""
 EMBEDDING = pa.field("embedding", pa.list_(pa.float32(), SIZE))
+
+
+def model() -> Any:
+    """Load the model. The weights are searched below `cache_dir`, which is the package itself."""
+    import wordllama  # not at module level, since importing it enables logging for the whole process
+
+    package = Path(wordllama.__file__).parent
+    return wordllama.WordLlama.load(cache_dir=package, dim=SIZE, disable_download=True)
+
+
+def embeddings(batch: pa.RecordBatch, loaded: Any = None) -> pa.Array:
+    texts = [f"{title}. {text}" for title, text in zip(*map(pa.Array.to_pylist, batch.columns), strict=True)]
+    vectors = (loaded or model()).embed(texts, norm=True).astype("float32")
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), SIZE)
+
+
+def load_embedder() -> "Callable[[pa.RecordBatch], pa.Array]":
+    """Return the function that embeds documents. Each worker loads the model once."""
+    loaded = model()
+    return lambda batch: embeddings(batch, loaded)
+
 
 documents = lance_table(
     "documents",
@@ -52,6 +75,19 @@ documents = lance_table(
             description="Ingests new documents. Each file is ingested once.",
         )
     ],
+    computed=[
+        SparkComputedColumn(
+            "embedding",
+            type=EMBEDDING.type,
+            setup=load_embedder,
+            inputs=["title", "text"],
+            code_version="wordllama-256",
+            name="documents_embed",
+            automation="on_new_version",
+            description="Embeds the documents that are new or have changed.",
+        )
+    ],
+    checks=[ColumnFresh("embedding", at_least=0.99)],
 )
 
 recall = RecallCheck("embedding", k=10, at_least=0.95, nprobes=16, refine=4)
@@ -71,39 +107,6 @@ functions = lance_table(
     ],
     checks=[recall],
 )
-
-
-def model() -> Any:
-    """Load the model. The weights are searched below `cache_dir`, which is the package itself."""
-    import wordllama  # not at module level, since importing it enables logging for the whole process
-
-    package = Path(wordllama.__file__).parent
-    return wordllama.WordLlama.load(cache_dir=package, dim=SIZE, disable_download=True)
-
-
-def embeddings(batch: pa.RecordBatch) -> pa.Array:
-    texts = [f"{title}. {text}" for title, text in zip(*map(pa.Array.to_pylist, batch.columns), strict=True)]
-    vectors = model().embed(texts, norm=True).astype("float32")
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), SIZE)
-
-
-@lance_write(table=documents, op="map_columns", read_columns=["title", "text"], schema=pa.schema([EMBEDDING]))
-def documents_embed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Adds the column `embedding`, fragment by fragment, without rewriting existing files."""
-    return pa.record_batch([embeddings(batch)], schema=pa.schema([EMBEDDING]))
-
-
-@lance_write(table=documents, op="upsert", on="doc_id")
-def documents_embed_new(spark: "SparkSession", ctx: WriteContext) -> "DataFrame":
-    """Embeds the documents that arrived after the column was added."""
-    new = ctx.read(columns=["doc_id", "topic", "title", "text"], filter="embedding is null")
-
-    def embedded(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        for batch in batches:
-            vectors = embeddings(batch.select(["title", "text"]))
-            yield batch.append_column("embedding", vectors.cast(pa.list_(pa.float32())))  # Spark has no fixed size
-
-    return new.mapInArrow(embedded, "doc_id long, topic string, title string, text string, embedding array<float>")
 
 
 @lance_write(table=functions, op="ingest", format="json")

@@ -18,6 +18,7 @@ from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import SparkWriteOptions, Write
 from lance_core import Committed, InvalidInput, Table
 from lance_core.tasks.columns.computed_fill import (
+    BlobForm,
     CallSettings,
     CallUnit,
     ComputedColumn,
@@ -54,9 +55,10 @@ class SparkComputedColumn(Write):
     run. In the last two, the table `errors_uri` (by default `pages_errors.lance` beside `pages.lance`) has an entry for
     each failed row, with the values of `error_keys`. `rows_max` and `minutes_max` bound a run; the next one continues.
 
-    `per`, `batch_rows`, `input_format`, `concurrency`, `rate_limit`, `timeout`, `retries`, `retry_on`, `retry_seconds`
-    and `resources` are settings of the calls, as `ComputedColumn` has them. `mode="recompute"` computes all rows in
-    each run, without the bounds; the config `mode` of a run, which the launchpad shows, takes precedence.
+    `per`, `batch_rows`, `input_format`, `blobs`, `blob_identity`, `concurrency`, `rate_limit`, `timeout`, `retries`,
+    `retry_on`, `retry_seconds` and `resources` are settings of the calls, as `ComputedColumn` has them.
+    `mode="recompute"` computes all rows in each run, without the bounds; the config `mode` of a run, which the
+    launchpad shows, takes precedence.
 
     `name` is the name of the asset; the default is `<table>_<column>`.
     """
@@ -77,6 +79,8 @@ class SparkComputedColumn(Write):
     input_format: InputFormat = field(default="arrow", kw_only=True)
     per: CallUnit = field(default="batch", kw_only=True)
     batch_rows: int | None = field(default=None, kw_only=True)
+    blobs: BlobForm | None = field(default=None, kw_only=True)
+    blob_identity: Sequence[str] = field(default=(), kw_only=True)
     concurrency: int | None = field(default=None, kw_only=True)
     rate_limit: float | None = field(default=None, kw_only=True)
     timeout: float | None = field(default=None, kw_only=True)
@@ -119,6 +123,7 @@ class SparkComputedColumn(Write):
             sql=self.sql,
             setup=self.setup,
             on_error=self.on_error,
+            blob_identity=self.blob_identity,
             errors_uri=self.errors_uri,
             error_keys=self.error_keys,
             **{each.name: getattr(self, each.name) for each in fields(CallSettings)},

@@ -19,7 +19,10 @@ from lance_core.errors import InvalidInput
 
 InputFormat: TypeAlias = Literal["arrow", "pandas", "numpy", "torch"]
 RetriedError: TypeAlias = str | type[Exception]
+BlobForm: TypeAlias = Literal["files", "bytes"]
 CallUnit: TypeAlias = Literal["batch", "row"]
+BLOB_ROWS = 64
+"""Rows of a call with blobs among its inputs, unless `batch_rows` says otherwise."""
 CONCURRENCY = 16
 """Calls of an asynchronous function that run at once in a task, unless `concurrency` says otherwise."""
 _FORMATS = ("arrow", "pandas", "numpy", "torch")
@@ -34,7 +37,10 @@ class CallSettings:
     per: CallUnit = "batch"
     """`row`: each call receives one row, as a dict of Python values, and returns its value."""
     batch_rows: int | None = None
-    """Largest number of rows of a call; by default, as many as are read at once."""
+    """Largest number of rows of a call; by default 64 with blobs among the inputs, else as many as are read at once."""
+    blobs: BlobForm | None = None
+    """Form of blobs: `files`, which read their bytes on demand, or `bytes`. Arrow batches cannot hold files, so there
+    the default is `bytes`."""
     concurrency: int | None = None
     """Calls of an asynchronous function that run at once in each task (default: 16)."""
     rate_limit: float | None = None
@@ -52,14 +58,7 @@ class CallSettings:
 
     def check_calls(self, what: str, function: object) -> None:
         """Raise `InvalidInput` for settings that contradict each other. `function` is `None` if it is not known yet."""
-        if self.input_format not in _FORMATS:
-            raise InvalidInput(f"{what}: input_format={self.input_format!r}: it must be one of {', '.join(_FORMATS)}")
-        if self.per not in ("batch", "row"):
-            raise InvalidInput(f"{what}: per={self.per!r}: it must be 'batch' or 'row'")
-        if self.per == "row" and (self.batch_rows is not None or self.input_format != "arrow"):
-            raise InvalidInput(
-                f"{what}: with per='row' a call receives a dict; leave out batch_rows= and input_format="
-            )
+        self._check_form(what)
         for name in ("batch_rows", "concurrency"):
             if getattr(self, name) is not None:
                 validation.check_integer(getattr(self, name), name, at_least=1, too_small="it must be at least 1")
@@ -73,6 +72,23 @@ class CallSettings:
         if function is not None:
             self.check_asynchronous(what, function)
 
+    def _check_form(self, what: str) -> None:
+        """Raise `InvalidInput` unless the form in which a call receives rows is clear."""
+        if self.input_format not in _FORMATS:
+            raise InvalidInput(f"{what}: input_format={self.input_format!r}: it must be one of {', '.join(_FORMATS)}")
+        if self.per not in ("batch", "row"):
+            raise InvalidInput(f"{what}: per={self.per!r}: it must be 'batch' or 'row'")
+        if self.per == "row" and (self.batch_rows is not None or self.input_format != "arrow"):
+            raise InvalidInput(
+                f"{what}: with per='row' a call receives a dict; leave out batch_rows= and input_format="
+            )
+        if self.blobs not in (None, "files", "bytes"):
+            raise InvalidInput(f"{what}: blobs={self.blobs!r}: it must be 'files' or 'bytes'")
+        if self.blobs == "files" and self.receives_arrow:
+            raise InvalidInput(
+                f"{what}: an Arrow batch cannot hold files; give blobs='bytes', another input_format=, or per='row'"
+            )
+
     def check_asynchronous(self, what: str, function: object) -> None:
         """Raise `InvalidInput` if a setting needs an asynchronous function and this is none."""
         for name in ("concurrency", "timeout"):
@@ -81,6 +97,15 @@ class CallSettings:
                     f"{what}: {name}= needs a function that is declared with async def; a plain function runs alone in "
                     "its task and cannot be interrupted"
                 )
+
+    @property
+    def receives_arrow(self) -> bool:
+        return self.per == "batch" and self.input_format == "arrow"
+
+    @property
+    def reads_blobs(self) -> bool:
+        """True if the function receives the bytes of blobs."""
+        return self.receives_arrow if self.blobs is None else self.blobs == "bytes"
 
     @property
     def retried_names(self) -> frozenset[str]:

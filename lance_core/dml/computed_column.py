@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from lance_core import validation
+from lance_core.datafiles.blob_files import is_blob_v2
 from lance_core.dml.call_settings import CallSettings
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Projection, with_metadata_columns
@@ -58,6 +59,9 @@ class ComputedColumn(CallSettings):
     on_error: ErrorPolicy = "fail"
     """Policy for rows for which the function raises: `fail` ends the run, `null` stores null and does not try the row
     again, `skip` leaves it stale for the next run. Both keep the error in the side table."""
+    blob_identity: Sequence[str] = ()
+    """Columns that change whenever a blob among the inputs does, such as its hash or its time: then only the blobs of
+    stale rows are read. Without them, the content of blobs is compared where files have changed."""
     errors_uri: str | None = None
     """Table for failed rows; by default `pages_errors.lance` beside `pages.lance`."""
     error_keys: Sequence[str] = ()
@@ -95,6 +99,7 @@ class ComputedColumn(CallSettings):
             raise InvalidInput(f"{what}: code_version= is a text, not {self.code_version!r}")
         self.check_calls(what, self.fn)
         validation.check_names(self.error_keys, "error_keys")
+        validation.check_names(self.blob_identity, "blob_identity")
         if self.errors_uri is not None:
             validation.check_uri(self.errors_uri)
         if self.on_error not in ("fail", "null", "skip"):
@@ -107,12 +112,14 @@ class ComputedColumn(CallSettings):
             readable = with_metadata_columns(columns)
             projection = Projection.parse({self.name: self.sql}, readable, types={self.name: self.type})
             declared = replace(self, inputs=projection.columns)
-        for name in (*declared.inputs, *declared.error_keys):
+        for name in (*declared.inputs, *declared.error_keys, *declared.blob_identity):
             if name not in columns.names:  # a row's id or version changes with each run, so no value would be fresh
                 raise InvalidInput(
                     f"{what}: computed column {self.name!r}: {unknown_column_message(name, columns.names)}"
                 )
-        if {self.name, self.fingerprint} & set(declared.inputs):
+        if declared.blob_identity and not any(is_blob_column(columns.field(name)) for name in declared.inputs):
+            raise InvalidInput(f"{what}: computed column {self.name!r}: blob_identity= needs a blob among the inputs")
+        if {self.name, self.fingerprint} & {*declared.inputs, *declared.blob_identity}:
             raise InvalidInput(f"{what}: computed column {self.name!r} cannot be computed from itself")
         return declared
 
@@ -142,13 +149,29 @@ class Declaration:
     code: str
     earlier: tuple[str, ...] = ()
     """Earlier versions of the code, as they enter the fingerprint; the latest is the last."""
+    identity: tuple[str, ...] = ()
+    """Columns that enter the fingerprint in place of blobs."""
+    unread: tuple[str, ...] = ()
+    """Blob inputs that do not enter the fingerprint, since `identity` does."""
+
+    @property
+    def fingerprinted(self) -> tuple[str, ...]:
+        """Columns of which the fingerprint is made."""
+        return (*(name for name in self.inputs if name not in self.unread), *self.identity)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns whose change may make a row stale."""
+        return tuple(dict.fromkeys((*self.inputs, *self.identity)))
 
     @classmethod
-    def of(cls, column: ComputedColumn, before: "Declaration | None") -> "Declaration":
+    def of(cls, column: ComputedColumn, before: "Declaration | None", schema: pa.Schema) -> "Declaration":
         """Return the declaration of a column, which remembers the versions of the code before it."""
         codes = () if before is None else dict.fromkeys((*before.earlier, before.code))
         earlier = tuple(code for code in codes if code != column.code)[-EARLIER_VERSIONS_MAX:]
-        return cls(column.name, tuple(column.inputs), column.source, column.code_version, column.code, earlier)
+        inputs, identity = tuple(column.inputs), tuple(column.blob_identity)
+        unread = tuple(name for name in inputs if identity and is_blob_column(schema.field(name)))
+        return cls(column.name, inputs, column.source, column.code_version, column.code, earlier, identity, unread)
 
     @property
     def fingerprint(self) -> str:
@@ -163,6 +186,8 @@ class Declaration:
             "code": self.code,
             "earlier": list(self.earlier),
         }
+        if self.identity:
+            stored |= {"identity": list(self.identity), "unread": list(self.unread)}
         return json.dumps(stored)
 
     @classmethod
@@ -175,9 +200,16 @@ class Declaration:
             stored = json.loads(encoded)
             earlier = tuple(map(str, stored["earlier"]))
             inputs, source = tuple(map(str, stored["inputs"])), str(stored["source"])
-            return cls(column.name, inputs, source, str(stored["code_version"]), str(stored["code"]), earlier)
+            identity, unread = (tuple(map(str, stored.get(name, ()))) for name in ("identity", "unread"))
+            code_version, code = str(stored["code_version"]), str(stored["code"])
+            return cls(column.name, inputs, source, code_version, code, earlier, identity, unread)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
+
+
+def is_blob_column(column: pa.Field) -> bool:
+    """Return whether a column of a table is one of blobs."""
+    return is_blob_v2(column) or (column.metadata or {}).get(b"lance-encoding:blob") == b"true"
 
 
 def declared_columns(schema: pa.Schema) -> Mapping[str, Declaration]:
@@ -202,7 +234,7 @@ def in_order(columns: Sequence[ComputedColumn]) -> tuple[ComputedColumn, ...]:
             cycle = " from ".join((*path[path.index(column.name) :], column.name))
             raise InvalidInput(f"computed columns cannot be computed from each other: {cycle}")
         if column.name not in ordered:
-            for name in column.inputs:
+            for name in (*column.inputs, *column.blob_identity):
                 if name in by_name:
                     visit(by_name[name], (*path, column.name))
             ordered[column.name] = column

@@ -32,7 +32,7 @@ def measure_freshness(base: Snapshot, column: Declaration) -> Freshness:
     """Count the rows of a version by the state of a computed column. The inputs of fragments that are not known to be
     fresh are read. Raise `InvalidInput` if the version lacks an input."""
     names = base.manifest.schema.arrow.names
-    if missing := [name for name in (*column.inputs, column.fingerprint) if name not in names]:
+    if missing := [name for name in (*column.reads, column.fingerprint) if name not in names]:
         raise InvalidInput(
             f"{base.location.uri}: computed column {column.name!r} needs {missing[0]!r}, which version {base.version} "
             "does not have; declare the column with its present inputs, and run it"
@@ -47,10 +47,10 @@ def measure_freshness(base: Snapshot, column: Declaration) -> Freshness:
 
 def known_fresh(base: Snapshot, column: Declaration) -> BitMap:
     """Return the fragments of a version that are known to have no stale row."""
-    names = {*column.inputs, column.name, column.fingerprint}
+    names = {*column.reads, column.name, column.fingerprint}
     with suppress(NotFound, StorageError, Corrupt, ValueError, LookupError, TypeError, RecursionError):
         record = json.loads(read_whole(base.location.own_store, _path(base, column), INTENT_BYTES))
-        if record["code"] != column.code or record["inputs"] != list(column.inputs):
+        if record["code"] != column.code or record["inputs"] != list(column.fingerprinted):
             return BitMap()
         fresh = BitMap.deserialize(base64.b64decode(record["fragments"]))
         then = load_at(base.location, Version(int(record["version"])))
@@ -77,7 +77,7 @@ def record_fresh(at: Snapshot, column: Declaration, fragments: BitMap) -> None:
         "version": int(at.version),
         "transaction": at.manifest.transaction_file,
         "code": column.code,
-        "inputs": list(column.inputs),
+        "inputs": list(column.fingerprinted),
         "fragments": base64.b64encode(fragments.serialize()).decode(),
     }
     with suppress(StorageError):

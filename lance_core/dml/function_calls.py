@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from lance_core.dml.call_settings import CONCURRENCY, class_name, is_asynchronous
 from lance_core.dml.computed_column import ComputedColumn, Function
-from lance_core.errors import InvalidInput
+from lance_core.errors import InvalidInput, MissingDependency
 from lance_core.expressions import Projection
 from lance_core.runtime import SYSTEM_RUNTIME, Runtime
 
@@ -115,14 +115,17 @@ class FunctionCalls:
             return
         loop.run(_together([next_ones() for _ in range(self.column.concurrency or CONCURRENCY)]))
 
-    async def call(self, argument: object, label: str) -> object:
+    async def call(self, make_argument: Callable[[], object], label: str) -> object:
         """Return the result of a call, which is repeated after errors of `retry_on`. Raise `FunctionFailed` with the
-        last error. `label` names the call in notes of errors."""
+        last error. The argument is made for each attempt, since it may be a file that the function has read. `label`
+        names the call in notes of errors."""
         for attempt in range(self.column.retries + 1):
             if self._pacer is not None:
                 await self._sleep(self._pacer.reserve(self._runtime.elapsed_ns() / 1e9))
             try:
-                return await self._call_once(argument)
+                return await self._call_once(make_argument())
+            except MissingDependency:
+                raise
             except Exception as error:
                 if attempt == self.column.retries or not self._is_retried(error):
                     error.add_note(f"{label} raised this")

@@ -5,19 +5,48 @@
     numpy     a dict of arrays by column; a null of numbers is NaN, and fixed-size lists are rows of a matrix
     torch     a dict of tensors by column; columns that are no numbers, such as text, are lists
 
-Start with `convert_batch`.
+Start with `convert_inputs`.
 """
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from lance_core.dml.blob_inputs import FunctionInputs
 from lance_core.dml.call_settings import InputFormat
 from lance_core.errors import MissingDependency
 
 _PACKAGES = {"pandas": "pandas", "torch": "lance_core.datafiles.tensors"}
+
+
+def convert_inputs(inputs: FunctionInputs, input_format: InputFormat) -> object:
+    """Return the inputs of some rows in this form. Blobs are a column of Arrow, a column of objects of pandas or numpy,
+    or a list."""
+    if not inputs.blobs:
+        return convert_batch(inputs.batch, input_format)
+    blobs = {name: inputs.column_of_blobs(name) for name in inputs.blobs}
+    if input_format == "arrow":
+        arrays = {name: pa.array(values, pa.large_binary()) for name, values in blobs.items()}
+        columns = [arrays[name] if name in arrays else inputs.batch.column(name) for name in inputs.names]
+        return pa.RecordBatch.from_arrays(columns, names=list(inputs.names))
+    plain: Any = convert_batch(inputs.batch, input_format)
+    if input_format == "pandas":
+        pandas = _load("pandas")
+        series = {name: pandas.Series(values, dtype=object) for name, values in blobs.items()}
+        return pandas.DataFrame({name: series[name] if name in series else plain[name] for name in inputs.names})
+    return {
+        name: plain[name] if name not in blobs else _objects(blobs[name]) if input_format == "numpy" else blobs[name]
+        for name in inputs.names
+    }
+
+
+def _objects(values: Sequence[object]) -> Any:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
 
 
 def convert_batch(batch: pa.RecordBatch, input_format: InputFormat) -> object:

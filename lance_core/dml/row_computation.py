@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.inputs import as_input
-from lance_core.dml.call_settings import class_name
+from lance_core.dml.blob_inputs import FunctionInputs
+from lance_core.dml.call_settings import BLOB_ROWS, class_name
 from lance_core.dml.computed_column import ComputedColumn
 from lance_core.dml.function_calls import FunctionCalls, FunctionFailed
-from lance_core.dml.function_inputs import convert_batch
+from lance_core.dml.function_inputs import convert_inputs
 from lance_core.dml.row_rewrite import concat_arrays
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.storage.secret_detection import contains_secret
@@ -54,12 +55,12 @@ class ComputedRows:
 
 
 def compute_rows(
-    calls: FunctionCalls, batch: pa.RecordBatch, what: str, is_ended: Callable[[], bool] = lambda: False
+    calls: FunctionCalls, inputs: FunctionInputs, what: str, is_ended: Callable[[], bool] = lambda: False
 ) -> ComputedRows:
-    """Return the values of the rows of the batch, without rows that the policy skips. `what` names the rows in errors.
+    """Return the values of the rows, without rows that the policy skips. `what` names the rows in errors.
     No call starts when `is_ended` is true; rows that were not reached have neither a value nor an error."""
     is_by_row = calls.column.per == "row"
-    work: _RowWork | _BatchWork = _RowWork(calls, batch, what) if is_by_row else _BatchWork(calls, batch, what)
+    work: _RowWork | _BatchWork = _RowWork(calls, inputs, what) if is_by_row else _BatchWork(calls, inputs, what)
     try:
         work.run(is_ended)
     except FunctionFailed as failed:
@@ -89,14 +90,15 @@ class _BatchWork:
     """Calls that receive batches."""
 
     calls: FunctionCalls
-    batch: pa.RecordBatch
+    inputs: FunctionInputs
     what: str
     errors: list[RowError] = field(default_factory=list)
     _parts: list[_Part] = field(default_factory=list)
 
     def pieces(self) -> Iterator[tuple[int, int]]:
         """Yield the rows of each call, as the first one and their number."""
-        rows, size = self.batch.num_rows, self.calls.column.batch_rows or self.batch.num_rows
+        rows = self.inputs.num_rows
+        size = self.calls.column.batch_rows or (BLOB_ROWS if self.inputs.blobs else rows)
         for start in range(0, rows, max(1, size)):
             yield start, min(size, rows - start)
 
@@ -105,9 +107,9 @@ class _BatchWork:
 
     async def compute(self, piece: tuple[int, int]) -> None:
         column, (start, count) = self.calls.column, piece
-        label, part = _label(self.what, column), self.batch.slice(start, count)
+        label, part = _label(self.what, column), self.inputs.slice(start, count)
         try:
-            result = await self.calls.call(convert_batch(part, column.input_format), label)
+            result = await self.calls.call(lambda: convert_inputs(part, column.input_format), label)
         except FunctionFailed as failed:
             if column.on_error == "fail":
                 raise
@@ -130,21 +132,21 @@ class _RowWork:
     """Calls that receive one row."""
 
     calls: FunctionCalls
-    batch: pa.RecordBatch
+    inputs: FunctionInputs
     what: str
     errors: list[RowError] = field(default_factory=list)
     _results: dict[int, object] = field(default_factory=dict)
 
-    def pieces(self) -> Iterator[tuple[int, dict[str, object]]]:
-        yield from enumerate(self.batch.to_pylist())
+    def pieces(self) -> Iterator[tuple[int, Callable[[], dict[str, object]]]]:
+        yield from enumerate(self.inputs.row_makers())
 
     def run(self, is_ended: Callable[[], bool]) -> None:
         self.calls.for_each(self.pieces(), self.compute, is_ended)
 
-    async def compute(self, piece: tuple[int, dict[str, object]]) -> None:
-        position, row = piece
+    async def compute(self, piece: tuple[int, Callable[[], dict[str, object]]]) -> None:
+        position, make_row = piece
         try:
-            self._results[position] = await self.calls.call(row, _label(self.what, self.calls.column))
+            self._results[position] = await self.calls.call(make_row, _label(self.what, self.calls.column))
         except FunctionFailed as failed:
             if self.calls.column.on_error == "fail":
                 raise

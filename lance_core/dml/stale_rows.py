@@ -8,16 +8,18 @@ Only inputs and fingerprints are read. This module runs in workers and writes no
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.datafiles.row_fingerprints import Hashes, fingerprint_rows
+from lance_core.dml.blob_inputs import blob_names, hash_column
 from lance_core.dml.column_files import PositionedBatch, read_live_rows
 from lance_core.dml.computed_column import Declaration
 from lance_core.format.fragment import Fragment
+from lance_core.scan.system_columns import ROW_ADDRESS
 from lance_core.versions.snapshot import Snapshot
 
 Mask = npt.NDArray[np.bool_]
@@ -65,14 +67,23 @@ class Freshness:
 
 @dataclass(frozen=True, slots=True)
 class InspectedRows:
-    """Live rows of a batch with their inputs and their present fingerprints."""
+    """Live rows of a batch with their inputs and their states."""
 
     inputs: PositionedBatch
-    fingerprints: Hashes
+    """Inputs that are not blobs."""
     reasons: Reasons
     """State of each row: `FRESH`, or the reason why it has no value that belongs to its inputs and the present code."""
     earlier: tuple[str, ...]
     """Earlier versions of the code, by number."""
+    _source: "_FingerprintSource"
+    _fingerprints: Hashes | None
+    """Present fingerprints; `None` if those of new rows are not known yet."""
+
+    def fingerprints_at(self, positions: npt.NDArray[np.int64]) -> Hashes:
+        """Return the present fingerprints of some rows. The blobs of new rows are read now."""
+        if self._fingerprints is not None:
+            return self._fingerprints[positions]
+        return self._source.select(positions).fingerprints()
 
     @property
     def stale(self) -> Mask:
@@ -91,32 +102,79 @@ def count_reasons(reasons: Reasons, earlier: Sequence[str]) -> Freshness:
     return Freshness(len(reasons), counts[NEW], counts[INPUTS_CHANGED], older)
 
 
+@dataclass(frozen=True, slots=True)
+class _FingerprintSource:
+    """Columns from which the fingerprints of rows are made."""
+
+    base: Snapshot
+    fragment: Fragment
+    column: Declaration
+    rows: PositionedBatch
+    """Columns that are not blobs."""
+    hashed: tuple[str, ...]
+    """Blob columns, whose content is hashed."""
+
+    def select(self, positions: npt.NDArray[np.int64]) -> "_FingerprintSource":
+        batch = self.rows.batch.take(pa.array(positions))
+        return replace(self, rows=PositionedBatch(batch, self.rows.offsets[positions]))
+
+    def subject(self) -> pa.RecordBatch:
+        """Return the columns, with the hashes of blobs in place of the blobs."""
+        names = list(self.column.fingerprinted)
+        if not self.hashed:
+            return self.rows.batch.select(names)
+        arrays = [
+            hash_column(self.base, self.fragment, name, self.rows.offsets)
+            if name in self.hashed
+            else self.rows.batch.column(name)
+            for name in names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def fingerprints(self) -> Hashes:
+        return fingerprint_rows(self.subject(), self.column.code.encode())
+
+
 def find_stale_rows(base: Snapshot, fragment: Fragment, column: Declaration) -> Iterator[InspectedRows]:
-    """Inspect the live rows of a fragment."""
+    """Inspect the live rows of a fragment. The blobs of rows with a value are read, to compare their content."""
     stored = base.manifest.schema
+    blobs = set(blob_names(stored, (*column.inputs, *column.fingerprinted)))
     has_fingerprints = column.fingerprint in stored.arrow.names
-    names = [*column.inputs, *([column.fingerprint] if has_fingerprints else [])]
+    plain = [name for name in dict.fromkeys((*column.inputs, *column.fingerprinted)) if name not in blobs]
+    names = [*plain, *([column.fingerprint] if has_fingerprints else [])]
+    hashed = tuple(name for name in column.fingerprinted if name in blobs)
+    inputs = [name for name in column.inputs if name not in blobs]
+    if not names:
+        names = [ROW_ADDRESS]
     for rows in read_live_rows(base, fragment, names, stored):
-        inputs = rows.batch.select(list(column.inputs))
-        present = fingerprint_rows(inputs, column.code.encode())
-        recorded = rows.batch.column(column.fingerprint) if has_fingerprints else None
-        reasons = _compare(recorded, present, inputs, column.earlier)
-        yield InspectedRows(PositionedBatch(inputs, rows.offsets), present, reasons, column.earlier)
+        source = _FingerprintSource(base, fragment, column, rows, hashed)
+        count = rows.batch.num_rows
+        reasons, present = np.full(count, NEW, dtype=np.int16), None
+        if has_fingerprints:
+            recorded = rows.batch.column(column.fingerprint)
+            # The blobs of rows without a value are not read: these rows are stale in any case.
+            known = np.flatnonzero(recorded.is_valid()) if hashed else np.arange(count)
+            part = source.select(known) if len(known) < count else source
+            reasons[known], some = _compare(recorded.take(pa.array(known)), part.subject(), column)
+            present = some if len(known) == count else None
+        yield InspectedRows(
+            PositionedBatch(rows.batch.select(inputs), rows.offsets), reasons, column.earlier, source, present
+        )
 
 
-def _compare(recorded: pa.Array | None, present: Hashes, inputs: pa.RecordBatch, earlier: Sequence[str]) -> Reasons:
-    if recorded is None:
-        return np.full(len(present), NEW, dtype=np.int16)
+def _compare(recorded: pa.Array, subject: pa.RecordBatch, column: Declaration) -> tuple[Reasons, Hashes]:
+    """Return the states and the present fingerprints of rows."""
+    present = fingerprint_rows(subject, column.code.encode())
     is_new = recorded.is_null().to_numpy(zero_copy_only=False)
     numbers = recorded.fill_null(0).to_numpy(zero_copy_only=False)
     is_other = (numbers != present) & ~is_new
     reasons = np.where(is_new, NEW, np.where(is_other, INPUTS_CHANGED, FRESH)).astype(np.int16)
-    for number, code in enumerate(earlier):
+    for number, code in enumerate(column.earlier):
         unexplained = reasons == INPUTS_CHANGED
         if not unexplained.any():
             break
-        reasons[unexplained & (numbers == fingerprint_rows(inputs, code.encode()))] = OLDER_CODE + number
-    return reasons
+        reasons[unexplained & (numbers == fingerprint_rows(subject, code.encode()))] = OLDER_CODE + number
+    return reasons, present
 
 
 def total(parts: Iterable[Freshness]) -> Freshness:

@@ -25,7 +25,7 @@ from pyroaring import BitMap
 from lance_core import validation
 from lance_core.coordination import progress
 from lance_core.dml import new_columns, settings
-from lance_core.dml.call_settings import CallSettings, CallUnit, InputFormat, RetriedError
+from lance_core.dml.call_settings import BlobForm, CallSettings, CallUnit, InputFormat, RetriedError
 from lance_core.dml.column_fill import FilledFragment, keep_valid, plan_fill, read_field_ids, resolve_target
 from lance_core.dml.computed_column import (
     DECLARATION_KEY,
@@ -182,7 +182,7 @@ def declare(table: TableRef, column: ComputedColumn, options: WriteOptions) -> D
 
     def add(base: Snapshot) -> Merge | None:
         schema = base.manifest.schema.arrow
-        declared[:] = [Declaration.of(column, declared_columns(schema).get(column.name))]
+        declared[:] = [Declaration.of(column, declared_columns(schema).get(column.name), schema)]
         missing = [each for each in column.schema if each.name not in schema.names]
         if column.name in schema.names:
             resolve_target(base, column.schema, replace=True)  # reports another type
@@ -207,7 +207,7 @@ def declare(table: TableRef, column: ComputedColumn, options: WriteOptions) -> D
 
     def describe(base: Snapshot) -> Operation | None:
         before = declared_columns(base.manifest.schema.arrow).get(column.name)
-        declared[:] = [Declaration.of(column, before)]
+        declared[:] = [Declaration.of(column, before, base.manifest.schema.arrow)]
         if before is not None and replace(before, earlier=()) == replace(declared[0], earlier=()):
             declared[:] = [before]
             return None
@@ -250,7 +250,7 @@ class _FillRun:
     @property
     def names(self) -> set[str]:
         """Columns that decide whether what was computed for a fragment is still valid."""
-        return {*self.declaration.inputs, self.column.name, self.column.fingerprint}
+        return {*self.declaration.reads, self.column.name, self.column.fingerprint}
 
     def plan(self, base: Snapshot) -> Merge | Update | None:
         """Fill the stale fragments that have no valid file, and return the operation."""
@@ -302,7 +302,7 @@ class _FillRun:
             complete = [number for number in self.filled if not self.results[number].after.stale]
             planned = at.manifest.with_fragments(self.filled[number].fragment for number in complete)
             then = Snapshot(at.location, planned, at.scheme)
-            record_fresh(at, self.declaration, unchanged_since(then, at, complete, self.declaration.inputs))
+            record_fresh(at, self.declaration, unchanged_since(then, at, complete, self.declaration.reads))
         if self.errors is not None:
             self.failed_total = remove_superseded(at, self.errors.uri, self.column.name)
         progress.remove_records(at.location.own_store, self.directory)
@@ -310,7 +310,7 @@ class _FillRun:
     def _resume(self, base: Snapshot, ids: Sequence[int]) -> None:
         """Load the fragments that an earlier run has filled with the same declaration, if it has not committed them. A
         fragment in which it left stale rows is filled again."""
-        key = json.dumps(["computed column", list(ids), self.declaration.code])
+        key = json.dumps(["computed column", list(ids), self.declaration.code, *self.declaration.unread])
         store, self.directory = base.location.own_store, progress.directory_of(key)
         if self.recompute:
             return
@@ -357,6 +357,7 @@ class _FillRun:
 
 
 __all__ = [
+    "BlobForm",
     "Bounds",
     "CallSettings",
     "CallUnit",

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.dml import failed_rows
+from lance_core.dml.blob_inputs import open_inputs
 from lance_core.dml.column_files import PositionedBatch, read_rows_at
 from lance_core.dml.column_fill import FilledFragment, resolve_target
 from lance_core.dml.computed_column import ComputedColumn, Declaration
@@ -280,13 +281,14 @@ class _FragmentWork:
         is_whole = len(due) == inputs.batch.num_rows
         batch = inputs.batch if is_whole else inputs.batch.take(pa.array(due))
         offsets = inputs.offsets[due]
+        received = open_inputs(self.base, self.fragment, batch, offsets, column.inputs, reads_blobs=column.reads_blobs)
         what = f"{self.base.location.uri}: fragment {self.fragment.id}, rows {offsets[0]} to {offsets[-1]}"
-        result = compute_rows(self.calls.open(), batch, what, self._is_late)
+        result = compute_rows(self.calls.open(), received, what, self._is_late)
         self.computed += len(result.positions)
-        for error in result.errors:
-            row = due[error.position]
-            self.failures.append(_Failure(int(offsets[error.position]), error, int(rows.fingerprints[row])))
+        failed = due[[error.position for error in result.errors]] if result.errors else due[:0]
+        for error, hash_ in zip(result.errors, rows.fingerprints_at(failed).tolist(), strict=True):
+            self.failures.append(_Failure(int(offsets[error.position]), error, hash_))
         positions = due[result.positions]
-        fingerprints = pa.array(rows.fingerprints[positions], pa.uint64())
+        fingerprints = pa.array(rows.fingerprints_at(positions), pa.uint64())
         values = pa.RecordBatch.from_arrays([result.values, fingerprints], schema=column.schema)
         return PositionedBatch(values, inputs.offsets[positions]), positions

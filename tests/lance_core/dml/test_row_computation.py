@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput
+from lance_core.dml.blob_inputs import FunctionInputs
 from lance_core.dml.computed_column import ComputedColumn
 from lance_core.dml.function_calls import FunctionCalls, Pacer, assigned_devices, device_addresses
 from lance_core.dml.row_computation import ComputedRows, compute_rows
@@ -38,7 +39,7 @@ class Clock:
 def compute(column: ComputedColumn, batch: pa.RecordBatch, **options: Any) -> ComputedRows:
     column.check()
     calls = FunctionCalls(column, str(random.random()), **options)
-    return compute_rows(calls, batch, "t.lance")
+    return compute_rows(calls, FunctionInputs(batch, tuple(batch.schema.names)), "t.lance")
 
 
 FAILING = {3, 4, 11}
@@ -202,7 +203,10 @@ def test_no_call_starts_after_the_end() -> None:
     made: list[int] = []
     column = ComputedColumn("t", pa.int64(), lambda row: made.append(row["a"]), inputs=["a"], per="row")
     rows = compute_rows(
-        FunctionCalls(column, "ended"), pa.record_batch({"a": range(9)}), "t.lance", lambda: len(made) == 4
+        FunctionCalls(column, "ended"),
+        FunctionInputs(pa.record_batch({"a": range(9)}), ("a",)),
+        "t.lance",
+        lambda: len(made) == 4,
     )
     assert (rows.positions.tolist(), made) == ([0, 1, 2, 3], [0, 1, 2, 3])
 
