@@ -20,7 +20,7 @@ import pytest
 from benchmarks.spark_driver import OPS, build_table
 from benchmarks.spark_driver import start_driver as driver_of_memory
 from lance_core import Table
-from tests.clusters import cancellation, dagster_resources, faults, killed_drivers, lifecycle
+from tests.clusters import assigned_devices, cancellation, dagster_resources, faults, killed_drivers, lifecycle
 from tests.clusters.deployments import DEPLOYMENTS, PROJECT, SparkAddress
 from tests.clusters.driver import Driver, DriverEnded, start_driver
 from tests.histories.hammer_locations import random_faults as of_a_store
@@ -173,6 +173,13 @@ if EVERYTHING:
         assert done.returncode == 0, done.stderr[-4000:]
         counts = json.loads(done.stdout.splitlines()[-1])
         assert counts == dict.fromkeys(("SparkSessionResource", "LazyPySparkResource", "PySparkResource"), 4)
+
+    def test_tasks_of_a_computed_column_get_devices(tmp_path: Path) -> None:
+        command = [sys.executable, "-m", assigned_devices.__name__, str(tmp_path)]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+        devices = next((line for line in done.stdout.splitlines() if line.startswith("[")), None)
+        assert devices is not None, done.stderr[-4000:]
+        assert set(json.loads(devices)) == {"0", "1"}
 
     # `make test` plans for many fragments in tests/lance_core/tasks/test_planning_footprint.py.
 

@@ -11,6 +11,10 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from lance_core import InvalidInput, Table
+from lance_core.dml.blob_inputs import FunctionInputs
+from lance_core.dml.computed_column import ComputedColumn
+from lance_core.dml.function_calls import FunctionCalls
+from lance_core.dml.row_computation import compute_rows
 from tests.lance_core.table.test_method_examples import NEEDS_TORCH, run_example
 
 ROWS = 1000
@@ -127,3 +131,17 @@ def test_hugging_face_reads_a_table_as_arrow(table: Table, tmp_path: Path) -> No
     assert [row["id"] for row in streamed.take(3)] == [0, 1, 2]
     copy = Table.create(tmp_path / "copy", dataset.data.table, durable=False)
     assert len(copy) == ROWS
+
+
+def test_a_computed_column_receives_and_returns_tensors() -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8, dtype=np.float32)), 2)
+    batch = pa.record_batch({"vector": vectors, "text": ["a", "b", "c", "d"]})
+
+    def double(columns: dict[str, torch.Tensor]) -> torch.Tensor:
+        assert columns["text"] == ["a", "b", "c", "d"]
+        return 2 * columns["vector"]
+
+    type_ = pa.list_(pa.float32(), 2)
+    column = ComputedColumn("doubled", type_, double, inputs=["vector", "text"], input_format="torch")
+    rows = compute_rows(FunctionCalls(column, "tensors"), FunctionInputs(batch, ("vector", "text")), "t")
+    assert rows.values.to_pylist() == [[0, 2], [4, 6], [8, 10], [12, 14]]

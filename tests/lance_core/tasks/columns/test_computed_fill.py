@@ -4,6 +4,7 @@ the newest code gives for its present inputs, whatever happened to the table, an
 import json
 import random
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -258,13 +259,14 @@ def test_a_run_after_a_killed_driver_does_not_repeat_its_calls(tmp_path: Path) -
 def fill_one(uri: str, column: ComputedColumn, *, intent: str | None = None, **options: object) -> FillReport:
     """Fill one column, in this process."""
     recompute = bool(options.pop("recompute", False))
+    runner: Any = options.pop("runner", LocalRunner())
     (report,) = compute_columns(
         TableRef(uri, durable=False),
         [column],
         recompute=recompute,
         bounds=Bounds(**options),  # type: ignore[arg-type]
         options=WriteOptions(intent=intent),
-        runner_for=lambda _column: LocalRunner(),
+        runner_for=lambda _column: runner,
     )
     return report
 
@@ -412,6 +414,9 @@ def test_rows_that_fail_follow_the_policy(tmp_path: Path, policy: str) -> None:
     assert Table.open(uri).to_table(filter="r is null").column("id").to_pylist() == [6]
     is_repaired = True
     assert (fill().computed, report.remaining) == ((1, 1) if policy == "skip" else (0, 0))
+    left = 0 if policy == "skip" else 1  # a row that holds a null is not tried again
+    assert Table.open(uri).failed_rows("r").num_rows == left
+    assert Table.open(str(tmp_path / "t_errors")).count_rows() == left
 
 
 @pytest.mark.parametrize(
@@ -545,3 +550,29 @@ def test_entries_of_failed_rows_outlive_other_runs(tmp_path: Path) -> None:
     assert fill_one(uri, replace(column, fn=lambda row: 0.5, code_version="2")).failed_total == 0
     assert Table.open(uri).failed_rows().num_rows == 0
     assert errors.refresh().count_rows() == 1  # for an hour
+
+
+@dataclass
+class CapturingRunner:
+    """Runs tasks in this process, and keeps them."""
+
+    tasks: list[Any] = field(default_factory=list)
+    slots: int = 2
+
+    def run(self, task: Task, partitions: int) -> pa.Table:
+        self.tasks.append(task)
+        return LocalRunner().run(task, partitions)
+
+
+def test_tasks_divide_the_rate_and_end_in_time(tmp_path: Path) -> None:
+    """Each of two tasks gets half of the rate, and no fragment is read after the end of a bounded run."""
+    uri, runner = str(tmp_path / "t"), CapturingRunner()
+    Table.create(uri, {"a": range(12)}, max_rows_per_file=6, durable=False)
+    column = ComputedColumn("w", pa.int64(), lambda row: row["a"], inputs=["a"], per="row", rate_limit=1000)
+    assert fill_one(uri, column, runner=runner).computed == 12
+    assert [task.function.seconds_between for task in runner.tasks] == [2 / 1000]
+    slow = replace(column, fn=lambda row: time.sleep(0.02), code_version="2", rate_limit=None)
+    report = fill_one(uri, slow, seconds_max=0.05)
+    assert report.computed < 6
+    assert report.before.uninspected >= 6
+    assert report.remaining == 12 - report.computed
