@@ -16,7 +16,7 @@ from lance_core.index.text.runs import Run, RunBuffer, run_of_tokens
 from lance_core.index.text.segment_writer import PartitionDocuments, SegmentWriter
 
 PORTION_BYTES = 4 << 20
-RUNS_BYTES = 192 << 20
+RUNS_BYTES = 96 << 20
 DOCUMENTS_MAX = 1 << 22
 
 

@@ -5,19 +5,32 @@ become consecutive documents of the new partition.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.datafiles.codec import FileReader
+from lance_core.errors import Corrupt
 from lance_core.index.index_type import IncompatibleSegments, MergeInput
 from lance_core.index.row_remap import Unchanged
-from lance_core.index.text.bit_packing import Ints, starts_of
+from lance_core.index.segment_files import SegmentSource
+from lance_core.index.text.bit_packing import Ints, ranges, starts_of
 from lance_core.index.text.builder import TextBuilder
+from lance_core.index.text.list_decoder import decode_lists
 from lance_core.index.text.parameters import TextParameters
+from lance_core.index.text.posting_decoder import DamagedList, Tail
 from lance_core.index.text.posting_encoder import PostingLists
 from lance_core.index.text.runs import Run
-from lance_core.index.text.segment_reader import TextPartition, TextSegment
+from lance_core.index.text.segment_reader import (
+    LENGTH,
+    POSITION_OFFSETS,
+    POSTING,
+    SHARED_POSITIONS,
+    TextPartition,
+    TextSegment,
+)
 
 COPIED_TOKENS_MIN = 1 << 20
 """Number of tokens from which a partition that was just written, as a piece of the new segment, becomes a partition of
@@ -28,58 +41,102 @@ _TERMS_PER_PORTION = 1 << 12
 def add_segment(builder: TextBuilder, merge_input: MergeInput) -> None:
     """Add the documents of a segment under their current row numbers. Raise `IncompatibleSegments` if its terms or
     positions are not those of the new segment."""
+    files = merge_input.segment.files
     opened = TextSegment(merge_input.segment)
     parameters = builder.analyzer.parameters
     if TextParameters.from_json(opened.parameters, path=opened.path) != parameters:
         raise IncompatibleSegments(f"{opened.path}: its texts were analyzed with other parameters")
-    for number, partition in enumerate(opened.partitions):
+    for partition in opened.partitions:
         documents = partition.documents
         if isinstance(merge_input.row_remap, Unchanged) and documents.token_count >= COPIED_TOKENS_MIN:
-            builder.writer.copy_partition(merge_input.segment.files, number)
+            builder.writer.copy_partition(files, partition.number)
             continue
-        if parameters.with_position and not partition.has_positions:
-            raise IncompatibleSegments(f"{opened.path}: it has no positions")
+        lists = _StoredLists.of(partition, files, opened.path, with_position=parameters.with_position)
         rows, retained = merge_input.row_remap.remap(documents.row_numbers)
         builder.add_runs(
-            _runs(partition, retained, builder.next_document, with_position=parameters.with_position),
+            _runs(lists, partition, retained, builder.next_document),
             rows[retained],
             documents.lengths[retained].astype(np.int64),
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _StoredLists:
+    """Posting lists of a partition."""
+
+    file: FileReader
+    path: str
+    columns: tuple[str, ...]
+    documents: int
+
+    @classmethod
+    def of(cls, partition: TextPartition, files: SegmentSource, path: str, *, with_position: bool) -> "_StoredLists":
+        name = f"part_{partition.number}_invert.lance"
+        columns = (POSTING, LENGTH, *((SHARED_POSITIONS, POSITION_OFFSETS) if with_position else ()))
+        file = files.open(name, columns)
+        tail, layout = file.metadata.get("posting_tail_codec"), file.metadata.get("positions_codec")
+        is_known = tail == Tail.VARINT.value and (not with_position or layout == "packed_delta_v1")
+        if not is_known or any(column not in file.schema.names for column in columns):
+            raise IncompatibleSegments(f"{path}/{name}: its posting lists have an older layout, or no positions")
+        return cls(file, f"{path}/{name}", columns, len(partition.documents.row_numbers))
+
+    def read(self, numbers: Ints) -> PostingLists:
+        """Return the lists of terms, in the order of their numbers."""
+        first, count = int(numbers[0]), len(numbers)
+        if int(numbers[-1]) - first == count - 1:
+            batches = self.file.read(self.columns, first, count)
+        else:
+            batches = self.file.take(self.columns, numbers)
+        rows = pa.Table.from_batches(batches).combine_chunks()
+        (batch,) = rows.to_batches()
+        if batch.num_rows != count or batch[LENGTH].null_count:
+            raise Corrupt(f"has {batch.num_rows} of {count} posting lists", path=self.path, field=POSTING)
+        positions, offsets = (
+            batch[name] if name in self.columns else None for name in (SHARED_POSITIONS, POSITION_OFFSETS)
+        )
+        lengths = np.asarray(batch[LENGTH]).astype(np.int64)
+        try:
+            return decode_lists(batch[POSTING], lengths, positions, offsets, self.documents)
+        except DamagedList as error:
+            raise Corrupt(str(error), path=self.path, field=POSTING) from error
+
+
 def _runs(
-    partition: TextPartition, retained: npt.NDArray[np.bool_], first_document: int, *, with_position: bool
+    stored: _StoredLists, partition: TextPartition, retained: npt.NDArray[np.bool_], first_document: int
 ) -> Iterator[Run]:
     """Yield the postings of a partition, with its documents numbered from `first_document` on."""
-    numbers = (np.cumsum(retained) - 1 + first_document).astype(np.int32)
+    new_numbers = (np.cumsum(retained) - 1 + first_document).astype(np.int32)
     tokens = partition.list_tokens()
     for start in range(0, len(tokens.numbers), _TERMS_PER_PORTION):
-        chosen = tokens.numbers[start : start + _TERMS_PER_PORTION].tolist()
-        terms = tokens.terms.slice(start, len(chosen)).cast(pa.large_string())
-        postings = partition.postings(chosen)
-        documents = np.concatenate([each.documents for each in postings]).astype(np.int64)
-        frequencies = np.concatenate([each.frequencies.astype(np.int32) for each in postings])
-        positions = None
-        if with_position:
-            positions = np.concatenate([each.values for each in partition.positions_of(chosen)]).astype(np.int32)
-        lengths = np.array([len(each.documents) for each in postings], dtype=np.int64)
-        is_kept = retained[documents]
+        numbers = tokens.numbers[start : start + _TERMS_PER_PORTION].astype(np.int64)
+        terms = tokens.terms.slice(start, len(numbers)).cast(pa.large_string())
+        order = np.argsort(numbers)
+        lists = stored.read(numbers[order])
+        if (order[1:] < order[:-1]).any():
+            lists = _reordered(lists, np.argsort(order))
+        is_kept = retained[lists.documents]
         if not is_kept.all():
-            lengths, frequencies, documents, positions = _kept(lengths, frequencies, documents, positions, is_kept)
-        has_rows = lengths > 0
-        lists = PostingLists(lengths[has_rows], numbers[documents], frequencies, positions)
-        yield Run(terms.filter(pa.array(has_rows)), lists)
+            lists = _kept(lists, is_kept)
+        has_rows = lists.lengths > 0
+        renumbered = replace(lists, lengths=lists.lengths[has_rows], documents=new_numbers[lists.documents])
+        yield Run(terms.filter(pa.array(has_rows)), renumbered)
 
 
-def _kept(
-    lengths: Ints,
-    frequencies: npt.NDArray[np.int32],
-    documents: Ints,
-    positions: npt.NDArray[np.int32] | None,
-    is_kept: npt.NDArray[np.bool_],
-) -> tuple[Ints, npt.NDArray[np.int32], Ints, npt.NDArray[np.int32] | None]:
-    """Return the postings of the mask."""
-    kept_before = np.append(0, np.cumsum(is_kept))[starts_of(lengths)]
+def _reordered(lists: PostingLists, order: Ints) -> PostingLists:
+    """Return the lists in another order."""
+    starts, lengths = starts_of(lists.lengths)[:-1][order], lists.lengths[order]
+    at = ranges(starts, lengths)
+    positions = lists.positions
     if positions is not None:
-        positions = positions[np.repeat(is_kept, frequencies)]
-    return np.diff(kept_before), frequencies[is_kept], documents[is_kept], positions
+        counts = lists.frequencies.astype(np.int64)
+        positions = positions[ranges(starts_of(counts)[:-1][at], counts[at])]
+    return PostingLists(lengths, lists.documents[at], lists.frequencies[at], positions)
+
+
+def _kept(lists: PostingLists, is_kept: npt.NDArray[np.bool_]) -> PostingLists:
+    """Return the postings of the mask."""
+    kept_before = np.append(0, np.cumsum(is_kept))[starts_of(lists.lengths)]
+    positions = lists.positions
+    if positions is not None:
+        positions = positions[np.repeat(is_kept, lists.frequencies)]
+    return PostingLists(np.diff(kept_before), lists.documents[is_kept], lists.frequencies[is_kept], positions)

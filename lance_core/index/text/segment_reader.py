@@ -105,6 +105,7 @@ class TextPartition:
 
     def __init__(self, segment: Segment, number: int) -> None:
         self._segment = segment
+        self.number = number
         self._prefix = f"part_{number}_"
         self._pages: SegmentPages[Any] = SegmentPages()
         self._found: LruCache[str, int] = LruCache(_FOUND_CACHED_MAX)

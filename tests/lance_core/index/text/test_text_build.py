@@ -1,6 +1,7 @@
 """Text indices built here: their files equal those of pylance, which searches them with the same scores, and they stay
 correct while the table changes."""
 
+import contextlib
 import random
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from lance.query import MatchQuery, PhraseQuery
 
 from lance_core import Table
 from lance_core.index.text import builder, runs
+from lance_core.index.text.list_decoder import decode_lists
+from lance_core.index.text.posting_decoder import DamagedList
+from lance_core.index.text.posting_encoder import Corpus, PostingEncoder, PostingLists
 from tests.lance_core.index.text.pylance_index import index_of_pylance, occurrences_of, partitions_of
 
 WORDS = [f"{'wort' if number % 5 else 'Wört'}{number}" for number in range(60)]
@@ -184,3 +188,43 @@ def test_damage_is_found_by_fsck(tmp_path: Path) -> None:
     (source,) = Path(other.uri, "_indices").iterdir()
     (directory / "part_0_invert.lance").write_bytes((source / "part_0_invert.lance").read_bytes())
     assert "index_contents" in [finding.rule for finding in table.fsck("head").findings]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_lists_are_refused_or_read(seed: int) -> None:
+    """Changed bytes of lists raise one error, or are other lists; no other exception leaves the decoder."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(1, 400, 30)
+    documents = [np.sort(generator.choice(2_000, length, replace=False)) for length in lengths]
+    frequencies = generator.integers(1, 6, lengths.sum()).astype(np.int32)
+    positions = np.concatenate([np.sort(generator.integers(0, 5_000, count)) for count in frequencies])
+    lists = PostingLists(lengths, np.concatenate(documents).astype(np.int32), frequencies, positions.astype(np.int32))
+    corpus = Corpus(generator.integers(1, 300, 2_000).astype(np.uint32), 300_000)
+    columns = PostingEncoder(corpus).encode(lists)
+
+    def decode(postings: pa.Array, positions: pa.Array) -> PostingLists:
+        return decode_lists(postings, lengths, positions, columns["_position_block_offset"], 2_000)
+
+    decoded = decode(columns["_posting"], columns["_compressed_position"])
+    for name in ("documents", "frequencies", "positions"):
+        np.testing.assert_array_equal(getattr(decoded, name), getattr(lists, name))
+    for _ in range(150):
+        postings, placed = columns["_posting"], columns["_compressed_position"]
+        if generator.random() < 0.5:
+            postings = pa.ListArray.from_arrays(postings.offsets, damaged(postings.flatten(), generator))
+        else:
+            placed = damaged(placed, generator)
+        with contextlib.suppress(DamagedList):
+            decode(postings, placed)
+    with pytest.raises(DamagedList):
+        decode_lists(columns["_posting"], lengths + 1, None, None, 2_000)
+    with pytest.raises(DamagedList):
+        decode_lists(columns["_posting"], lengths, None, None, 100)
+
+
+def damaged(values: pa.Array, generator: np.random.Generator) -> pa.Array:
+    """Return binary values with some other bytes."""
+    _, offsets, data = values.buffers()
+    changed = np.frombuffer(data, dtype=np.uint8).copy()
+    changed[generator.integers(0, len(changed), 3)] = generator.integers(0, 256, 3)
+    return pa.LargeBinaryArray.from_buffers(values.type, len(values), [None, offsets, pa.py_buffer(changed)])
