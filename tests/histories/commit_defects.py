@@ -206,7 +206,7 @@ def _record_commit_as_next_version(patch: pytest.MonkeyPatch) -> None:
 def _record_commit_too_early(patch: pytest.MonkeyPatch) -> None:
     """The record claims a commit in the version that would be next, before the put."""
 
-    def heartbeat(store: Store, record: IntentRecord, *, files: Sequence[str], now_ns: int) -> None:
+    def heartbeat(store: Store, record: IntentRecord, *, files: Sequence[str] | None = None, now_ns: int) -> None:
         summary = CommitSummary(record.base_version + 1, record.verb, rows_added=0, rows_removed=0, files=0, bytes=0)
         idempotency.record_commit(store, record, summary, now_ns=now_ns)
 
