@@ -471,6 +471,46 @@ class TableReading(TableBase):
 
         return explain_search(self._snapshot, self._text_request(query, k, columns, filter, None, False, exact))
 
+    def hybrid_search(
+        self,
+        column: str,
+        vector: Vector,
+        text: Query | str | Mapping[str, object],
+        k: int = 10,
+        *,
+        columns: str | Sequence[str] | None = None,
+        weights: Sequence[float] = (1.0, 1.0),
+        candidates: int | None = None,
+        filter: Condition | None = None,
+        select: Sequence[str] | None = None,
+        metric: Literal["l2", "cosine", "dot", "hamming"] | None = None,
+        nprobes: int | None = None,
+        refine: int | None = None,
+        ef: int | None = None,
+        exact: bool = False,
+    ) -> pa.Table:
+        """Return the `k` rows that are best by `search` on a column of vectors and by `text_search` together, best
+        first: the sum of `weight / (60 + rank)` over both results (reciprocal rank fusion), each of which has
+        `candidates` rows (by default five for each of the `k`, at least 50). Both searches have the same filter.
+
+            table.hybrid_search("embedding", model.encode(question), question, 10, columns="body", weights=(1, 2))
+
+        The result has the `select` columns, `_score`, and `_distance` and `_text_score`, null for rows that only the
+        other search found.
+
+        >>> found = table.hybrid_search("vec", [0.9, 0.1], "oslo", 2, columns="city", exact=True, select=["id"])
+        >>> found["id"].to_pylist()
+        [1, 2]
+        """
+        from lance_core.index import hybrid_search
+
+        count = hybrid_search.check_candidates(k, candidates)
+        condition = self._optional_sql(filter)
+        vectors = hybrid_search.SearchRequest(column, count, metric, nprobes, refine, ef, condition, None, exact)
+        texts = self._text_request(text, count, columns, filter, None, False, exact)
+        request = hybrid_search.HybridRequest(vectors, texts, int(k), hybrid_search.check_weights(weights), select)
+        return hybrid_search.search(self._snapshot, vector, request)
+
     def changes(
         self,
         since: int,

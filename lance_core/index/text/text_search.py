@@ -71,7 +71,7 @@ _SCANNED_BYTES_MAX = 64 << 20
 def search(base: Snapshot, request: TextRequest) -> pa.Table:
     """Return the rows that match a query best, with their scores."""
     request = check_request(request)
-    columns = _result_columns(base, request)
+    columns = result_columns(base, request)
     searcher = TextSearcher(base, request)
     rows = searcher.best()
     addresses = searcher.lookup.order.addresses(rows.positions)
@@ -435,7 +435,7 @@ def _positive_leaves(query: Query) -> Iterator[Leaf]:
             yield from _leaves(query)
 
 
-def _result_columns(base: Snapshot, request: TextRequest) -> list[str]:
+def result_columns(base: Snapshot, request: TextRequest) -> list[str]:
     """Return the columns of the result. The score comes after the selected columns, and highlights come last."""
     names = base.manifest.schema.arrow.names
     added = [SCORE, *([HIGHLIGHTS] if request.highlight else [])]
@@ -466,4 +466,4 @@ def _read_rows(
     return pa.table([computed[name] if name in computed else by_name[name] for name in columns], schema)
 
 
-__all__ = ["TextLookup", "TextSearcher", "explain_search", "search"]
+__all__ = ["SCORE", "TextLookup", "TextSearcher", "check_request", "explain_search", "result_columns", "search"]

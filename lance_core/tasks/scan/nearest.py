@@ -52,7 +52,7 @@ class NearestJoin:
         for group in _groups(batches):
             if base is None:
                 self.header.stamp.check()
-                base = _open(self.header)
+                base = open_version(self.header)
             yield from self._join(base, group)
 
     def _join(self, base: Snapshot, left: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -152,7 +152,8 @@ def _rows_at_a_time(left: pa.Table, right: pa.Table) -> int:
     return max(1, int(GROUP_BYTES_MAX / max(1, row_bytes)))
 
 
-def _open(header: VersionHeader) -> Snapshot:
+def open_version(header: VersionHeader) -> Snapshot:
+    """Return the pinned version of a plan, which a worker opens once."""
     # Another table may have been created at the location since, with the same numbers of versions.
     options = tuple(sorted(header.storage_options.items()))
     identity = (header.uri, header.path, header.manifest_header)
@@ -177,4 +178,4 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(buffered)
 
 
-__all__ = ["NearestJoin", "SearchRequest", "explain_nearest_join", "plan_nearest_join"]
+__all__ = ["NearestJoin", "SearchRequest", "explain_nearest_join", "open_version", "plan_nearest_join"]

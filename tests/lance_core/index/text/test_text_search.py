@@ -180,3 +180,34 @@ def test_queries_in_json_are_those_of_pylance() -> None:
         Boolean(must_not=["x"])
     with pytest.raises(InvalidInput, match="boost=-1"):
         Match("x", boost=-1)
+
+
+def test_a_hybrid_search_adds_reciprocal_ranks(tmp_path: Path) -> None:
+    generator = random.Random(4)
+    vectors = [[generator.gauss(0, 1) for _ in range(8)] for _ in range(120)]
+    rows = make_rows(generator, 0, 120).append_column("v", pa.array(vectors, pa.list_(pa.float32(), 8)))
+    table = Table.create(tmp_path / "t", rows, durable=False).create_index("body", "INVERTED", **VERBATIM).table
+    near = table.search("v", vectors[5], 30, filter="year < 5", columns=["id"])["id"].to_pylist()
+    text = table.text_search("zeta gamma", 30, filter="year < 5", columns="body", select=["id"])["id"].to_pylist()
+    expected: dict[int, float] = {}
+    for weight, found in ((1.0, near), (2.0, text)):
+        for rank, id in enumerate(found, start=1):
+            expected[id] = expected.get(id, 0.0) + weight / (60 + rank)
+    best = sorted(expected, key=lambda id: (-expected[id], id))[:7]
+    answer = table.hybrid_search(
+        "v",
+        vectors[5],
+        "zeta gamma",
+        7,
+        columns="body",
+        weights=(1, 2),
+        candidates=30,
+        filter="year < 5",
+        select=["id"],
+    )
+    assert answer["id"].to_pylist() == best
+    assert answer["_score"].to_pylist() == pytest.approx([expected[id] for id in best])
+    assert [value is not None for value in answer["_distance"].to_pylist()] == [id in near for id in best]
+    assert [value is not None for value in answer["_text_score"].to_pylist()] == [id in text for id in best]
+    with pytest.raises(InvalidInput, match="two numbers"):
+        table.hybrid_search("v", vectors[5], "zeta", weights=(0, 0))
