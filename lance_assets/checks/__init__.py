@@ -2,8 +2,8 @@
 
 check.py            base class, context and result; start here
 schema_checks.py    checks that read metadata only, and so do manifest_checks.py, index_checks.py, writer_checks.py
-row_checks.py       checks that read rows, with duplicates.py; recall_check.py measures searches (recall.py), and
-                    computed_check.py the share of fresh rows in a computed column
+row_checks.py       checks that read rows, with duplicates.py; recall_check.py (recall.py) and search_check.py measure
+                    searches, and computed_check.py the share of fresh rows in a computed column
 custom_checks.py    checks of a project: a query or a function
 evaluate.py         evaluation of checks on a version, as values and as Dagster events
 asset_checks.py     the checks as Dagster asset checks, launched by hand
@@ -17,6 +17,7 @@ from lance_assets.checks.manifest_checks import Fresh, RowChange, RowCount, Smal
 from lance_assets.checks.recall_check import RecallCheck
 from lance_assets.checks.row_checks import KeysUnique, Nulls
 from lance_assets.checks.schema_checks import SchemaStable
+from lance_assets.checks.search_check import SearchCheck
 from lance_assets.checks.writer_checks import ForeignWriters
 
 Seen = CheckContext
@@ -40,6 +41,7 @@ __all__ = [
     "RowChange",
     "RowCount",
     "SchemaStable",
+    "SearchCheck",
     "Seen",
     "Severity",
     "SmallFiles",

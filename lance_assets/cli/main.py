@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from lance_assets.cli import EXIT_FAILED, diff, doctor, failed, history, lineage, pack_executors, run, show
+from lance_assets.cli import EXIT_FAILED, diff, doctor, failed, history, lineage, pack_executors, run, search, show
 from lance_core import LanceError
 from lance_core.shell import access, add_access, plain
 
@@ -19,6 +19,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "history": history,
     "show": show,
     "diff": diff,
+    "search": search,
     "lineage": lineage,
     "run": run,
     "failed": failed,

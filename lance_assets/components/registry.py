@@ -23,12 +23,14 @@ from lance_assets.checks import (
     RowChange,
     RowCount,
     SchemaStable,
+    SearchCheck,
     Severity,
     SmallFiles,
     SqlCheck,
 )
 from lance_assets.checks.custom_checks import CheckFunction
 from lance_assets.checks.recall import QueryFunction
+from lance_assets.checks.search_check import Expected, ExpectedFunction
 from lance_assets.components.forms import (
     BOOLEAN,
     INTEGER,
@@ -95,6 +97,7 @@ _CHECKS: Mapping[str, type[Check]] = {
     "row_change": RowChange,
     "row_count": RowCount,
     "schema_stable": SchemaStable,
+    "search": SearchCheck,
     "small_files": SmallFiles,
     "sql": SqlCheck,
 }
@@ -108,6 +111,7 @@ _CHECK_TYPES: Mapping[object, Form] = {
     Severity: enum_of({severity.value: severity for severity in Severity}),
     CheckFunction: FUNCTION,
     QueryFunction | Sequence[Sequence[float]]: FUNCTION,
+    ExpectedFunction | Expected: FUNCTION,
 }
 CHECK = object_or_reference(
     Check,

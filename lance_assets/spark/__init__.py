@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lance_assets.spark.settings import SparkSettings
     from lance_assets.spark.source import LanceDataSource
     from lance_assets.spark.stream_upsert import upsert_batches
+    from lance_assets.spark.text_rows import text_search
     from lance_assets.spark.verification import verify_files
     from lance_assets.spark.view_refresh import refresh_view
     from lance_assets.spark.writer import append, overwrite
@@ -57,6 +58,7 @@ __all__ = [
     "read",
     "read_changes",
     "refresh_view",
+    "text_search",
     "update",
     "upsert",
     "upsert_batches",
@@ -85,6 +87,7 @@ _MODULES = {
     "merge_columns": "lance_assets.spark.column_ops",
     "explain_nearest_join": "lance_assets.spark.nearest_rows",
     "nearest_join": "lance_assets.spark.nearest_rows",
+    "text_search": "lance_assets.spark.text_rows",
     "overwrite": "lance_assets.spark.writer",
     "read": "lance_assets.spark.reader",
     "read_changes": "lance_assets.spark.change_reader",
