@@ -5,7 +5,7 @@ Distances and BM25 scores have no common scale, so that only ranks are used (rec
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,6 +30,7 @@ RANK_OFFSET = 60
 """Constant of reciprocal rank fusion, the usual one: the first rank of one result counts little more than the next."""
 CANDIDATES_PER_ROW = 5
 CANDIDATES_MIN = 50
+_ADDED = (SCORE, DISTANCE, TEXT_SCORE)
 _ADDRESS = "_rowaddr"
 
 
@@ -67,8 +68,7 @@ def check_weights(weights: Sequence[object]) -> tuple[float, float]:
 def search(base: Snapshot, vector: Vector, request: HybridRequest) -> pa.Table:
     """Return the best `k` rows by both searches, with the fused score, the distance and the score of the text."""
     names = base.manifest.schema.arrow.names
-    added = (SCORE, DISTANCE, TEXT_SCORE)
-    if clash := [name for name in added if name in names]:
+    if clash := [name for name in _ADDED if name in names]:
         raise InvalidInput(f"the table has a column {clash[0]!r}, a name that a hybrid search adds; rename it first")
     near = vector_search.search(base, vector, replace(request.vectors, columns=[_ADDRESS]))
     if "_query" in near.column_names:
@@ -76,22 +76,27 @@ def search(base: Snapshot, vector: Vector, request: HybridRequest) -> pa.Table:
     matching = text_search.search(base, replace(request.texts, select=[_ADDRESS]))
     addresses = [found[_ADDRESS].to_numpy().astype(np.uint64) for found in (near, matching)]
     rows, scores = _fuse(base, addresses, request.weights, request.k)
-    selected = list(names if request.select is None else validation.check_names(request.select, "select"))
-    stored = [name for name in selected if name not in added]
-    taken = take(base.location, base.manifest, rows, stored, by=By.ROW_ADDRESS) if stored else None
-    values = [near[DISTANCE], matching[text_search.SCORE]]
     computed = {
         SCORE: pa.array(scores, pa.float32()),
-        DISTANCE: _values_at(rows, addresses[0], values[0]),
-        TEXT_SCORE: _values_at(rows, addresses[1], values[1]),
+        DISTANCE: _values_at(rows, addresses[0], near[DISTANCE]),
+        TEXT_SCORE: _values_at(rows, addresses[1], matching[text_search.SCORE]),
     }
-    columns = {name: computed.get(name) for name in (*selected, *added)}
-    arrays = [taken[name] if each is None and taken is not None else each for name, each in columns.items()]
-    fields = [
-        taken.schema.field(name) if each is None and taken is not None else pa.field(name, pa.float32())
-        for name, each in columns.items()
-    ]
-    return pa.table(arrays, pa.schema(fields, None if taken is None else taken.schema.metadata))
+    selected = list(names if request.select is None else validation.check_names(request.select, "select"))
+    return _read_rows(base, rows, [*selected, *(name for name in _ADDED if name not in selected)], computed)
+
+
+def _read_rows(
+    base: Snapshot, rows: npt.NDArray[np.uint64], columns: Sequence[str], computed: Mapping[str, pa.Array]
+) -> pa.Table:
+    """Return the columns of rows, those of the table and the computed ones."""
+    stored = [name for name in columns if name not in computed]
+    if not stored:
+        return pa.table({name: computed[name] for name in columns})
+    taken = take(base.location, base.manifest, rows, stored, by=By.ROW_ADDRESS)
+    for position, name in enumerate(columns):
+        if name in computed:
+            taken = taken.add_column(position, pa.field(name, pa.float32()), computed[name])
+    return taken
 
 
 def _fuse(

@@ -3,7 +3,7 @@
     driver    plan_text_queries(base, request, left, query) -> request, schema    checks the arguments
     workers   TextQueries(batches)                                                each query with its best rows
 
-A worker opens the version once. What the queries read of the index stays in its page cache.
+A worker opens the version once. Parts of the index that its queries read stay in its page cache.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
