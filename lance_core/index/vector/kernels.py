@@ -8,6 +8,7 @@ cosine, and with the query itself for dot. Vectors of cosine indices are normali
 distance is the cosine distance: pylance returns the squared l2 distance of such codes, which is twice as large.
 """
 
+import threading
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,7 +66,8 @@ class CodeLists(Protocol):
         """Bytes in memory."""
 
     def add(self, partition: int, ordinal: int, codes: Codes) -> None:
-        """Add the rows of a partition, which start at an ordinal, with their codes as the file stores them."""
+        """Add the rows of a partition, which start at an ordinal, with the columns of their codes that a search reads,
+        as the file stores them."""
 
     def nearest(
         self, queries: Vectors, probes: tuple[Vectors, Ints], k: int, allowed: Any, ef: int | None
@@ -81,8 +83,11 @@ class InvertedLists:
     def __init__(self, model: Model) -> None:
         self._model, self._quantizer = model, model.quantizer
         self._compares_products = model.compares_products
-        self._index = self._new_index(model.float_centroids)
+        self._index = self._lists = self._new_index(model.float_centroids)
+        """Index that is searched, and the index that holds the lists."""
         self._rows = 0
+        self._probed = 0
+        self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
@@ -90,7 +95,7 @@ class InvertedLists:
 
     def add(self, partition: int, ordinal: int, codes: Codes) -> None:
         rows = rows_of_codes(self._quantizer, self._model.metric, codes)
-        add_to_list(self._index, partition, ordinal, rows)
+        add_to_list(self._lists, partition, ordinal, rows)
         self._rows += len(rows)
 
     def nearest(
@@ -98,6 +103,7 @@ class InvertedLists:
     ) -> tuple[Floats, Ints]:
         library = faiss()
         distances, numbers = probes
+        self._precompute(numbers.size)
         parameters = library.SearchParametersIVF(nprobe=numbers.shape[1])
         if allowed is not None:
             parameters.sel = library.IDSelectorBitmap(allowed)
@@ -139,10 +145,25 @@ class InvertedLists:
             index = library.IndexIVFPQ(coarse, dimension, count, sub_vectors, bits, metric)
             index.by_residual = quantizer.is_residual
             library.copy_array_to_vector(quantizer.codebook.ravel(), index.pq.centroids)
-            if index.by_residual and count * sub_vectors * 4 << bits <= _PRECOMPUTED_BYTES_MAX:
-                index.precompute_table()
         index.is_trained = True
         return index
+
+    def _precompute(self, probed: int) -> None:
+        """Compute the products of all centroids with the codebook, once as many partitions were searched as there are.
+        A few searches take less time without them."""
+        quantizer, count = self._quantizer, self._lists.nlist
+        if not isinstance(quantizer, ProductCodes) or not quantizer.is_residual or self._index is not self._lists:
+            return
+        if count * quantizer.num_sub_vectors * 4 << quantizer.num_bits > _PRECOMPUTED_BYTES_MAX:
+            return
+        with self._lock:  # other threads search the index meanwhile, so that another one takes its place
+            self._probed += probed
+            if self._probed < count or self._index is not self._lists:
+                return
+            index = self._new_index(self._model.float_centroids)
+            index.replace_invlists(self._lists.invlists, False)
+            index.precompute_table()
+            self._index = index
 
     def _code_queries(self, queries: Vectors) -> Vectors:
         """Return the queries as they are compared with codes."""

@@ -79,16 +79,23 @@ class RabitCodes:
             parts.append(self._encode(np.asarray(differences @ self.rotation, dtype=np.float32), centroids[partitions]))
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
-    def numbers(self, codes: Codes) -> Bytes:
+    @property
+    def searched_columns(self) -> tuple[int, ...]:
+        """Positions of the columns that a search by all bits needs: the signs, the other bits, and their factors."""
+        return (0, 1, 2) if self.num_bits == 1 else (0, 4, 5, 6)
+
+    def numbers(self, searched: Codes) -> Bytes:
         """Return the codes of a partition as numbers without their offset, one for each dimension. Codes of nine bits
         have two numbers: the last eight bits of all dimensions, then the signs."""
-        signs = np.unpackbits(np.ascontiguousarray(codes[0], dtype=np.uint8), axis=1, bitorder="little")
+        signs = np.ascontiguousarray(searched[0], dtype=np.uint8)
         if self.num_bits == 1:
-            return signs
-        others = _unblocked(codes[4], signs.shape[1], self.extra_bits)
+            return np.unpackbits(signs, axis=1, bitorder="little")
+        others = _unblocked(searched[1], 8 * signs.shape[1], self.extra_bits)
         if self.num_bits > 8:
-            return np.concatenate([others, signs], axis=1)
-        return np.asarray((signs << self.extra_bits) + others)
+            return np.concatenate([others, np.unpackbits(signs, axis=1, bitorder="little")], axis=1)
+        numbers = _spread_bits(self.extra_bits)[signs]
+        numbers |= others.view(np.uint64)
+        return numbers.view(np.uint8)
 
     def expanded(self, rotated: Vectors) -> Vectors:
         """Return rotated queries whose products with `numbers` are those with the codes."""
@@ -101,10 +108,9 @@ class RabitCodes:
         """Number of values of an expanded query."""
         return len(self.rotation) * (1 if self.num_bits <= 8 else 2)
 
-    def factors(self, codes: Codes) -> tuple[Vectors, Vectors]:
+    def factors(self, searched: Codes) -> tuple[Vectors, Vectors]:
         """Return the summands and scales of a partition, for all bits."""
-        first = 1 if self.num_bits == 1 else 5
-        return codes[first].astype(np.float32), codes[first + 1].astype(np.float32)
+        return searched[-2].astype(np.float32), searched[-1].astype(np.float32)
 
     def pack(self, codes: Codes) -> Codes:
         return (_pack_signs(codes[0].astype(np.uint8)), *codes[1:]) if self.is_packed else codes
@@ -216,13 +222,17 @@ def fast_rotation(signs: Bytes, dimension: int) -> Vectors:
 
 
 def _walsh_hadamard(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the transforms of rows. A matrix product would start threads, which takes longer for one small matrix."""
     count, size = rows.shape
+    result = np.array(rows)
     width = 1
     while width < size:
-        pairs = rows.reshape(count, size // (2 * width), 2, width)
-        rows = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2).reshape(count, size)
+        pairs = result.reshape(count, size // (2 * width), 2, width)
+        differences = pairs[:, :, 0] - pairs[:, :, 1]
+        pairs[:, :, 0] += pairs[:, :, 1]
+        pairs[:, :, 1] = differences
         width *= 2
-    return rows
+    return result
 
 
 def _pack_signs(codes: Bytes) -> Bytes:
@@ -259,6 +269,8 @@ class _BitMove:
     mask: int
     bytes: slice
     target_shift: int
+    is_in_words: bool = False
+    """True if the ranges count words of eight dimensions or bytes."""
 
 
 @cache
@@ -276,9 +288,8 @@ def _moves(bits: int) -> Iterator[_BitMove]:
             for run in range(4):
                 yield _BitMove(slice(16 * run, 16 * run + 16), 0, 3, slice(16), 2 * run)
         case 4:
-            for run in range(8):
-                place = slice(8 * (run // 2), 8 * (run // 2) + 8)
-                yield _BitMove(slice(8 * run, 8 * run + 8), 0, 15, place, 4 * (run % 2))
+            for half in range(2):
+                yield _BitMove(slice(half, 8, 2), 0, 15, slice(4), 4 * half, True)
         case 5:
             for run in range(4):
                 place = slice(16 * (run // 2), 16 * (run // 2) + 16)
@@ -297,13 +308,25 @@ def _moves(bits: int) -> Iterator[_BitMove]:
 
 
 def _move_bits(
-    source: Bytes, place: slice, shift: int, target: Bytes, target_place: slice, target_shift: int, mask: int
+    source: Bytes,
+    place: slice,
+    shift: int,
+    target: Bytes,
+    target_place: slice,
+    target_shift: int,
+    mask: int,
+    *,
+    is_in_words: bool,
 ) -> None:
     """Copy the bits of a mask from each byte of a range to another range, eight bytes at a time where it can."""
-    if place.step is None and target_place.step is None:
+    if is_in_words or (place.step is None and target_place.step is None):
+        if not is_in_words:
+            place, target_place = _in_words(place), _in_words(target_place)
         words, target_words = source.view(np.uint64), target.view(np.uint64)
-        moved = (words[..., _in_words(place)] >> np.uint64(shift)) & np.uint64(mask * _EVERY_BYTE)
-        target_words[..., _in_words(target_place)] |= moved << np.uint64(target_shift)
+        moved = words[..., place] >> np.uint64(shift)
+        moved &= np.uint64(mask * _EVERY_BYTE)
+        moved <<= np.uint64(target_shift)
+        target_words[..., target_place] |= moved
     else:
         target[..., target_place] |= ((source[..., place] >> shift) & mask) << target_shift
 
@@ -312,6 +335,13 @@ def _in_words(place: slice) -> slice:
     start = place.start or 0
     assert start % 8 == place.stop % 8 == 0
     return slice(start // 8, place.stop // 8)
+
+
+@cache
+def _spread_bits(shift: int) -> npt.NDArray[np.uint64]:
+    """Return eight bytes for each byte: its bits, shifted to the left."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    return np.asarray((bits << shift).view(np.uint64)[:, 0])
 
 
 def _blocked_bytes(dimension: int, bits: int) -> int:
@@ -327,7 +357,16 @@ def _blocked(numbers: Bytes, bits: int) -> Bytes:
     padded = padded.reshape(count, blocks, _BLOCK_DIMENSIONS)
     stored = np.zeros((count, blocks, 8 * bits), dtype=np.uint8)
     for move in _bit_moves(bits):
-        _move_bits(padded, move.dimensions, move.shift, stored, move.bytes, move.target_shift, move.mask)
+        _move_bits(
+            padded,
+            move.dimensions,
+            move.shift,
+            stored,
+            move.bytes,
+            move.target_shift,
+            move.mask,
+            is_in_words=move.is_in_words,
+        )
     return stored.reshape(count, -1)
 
 
@@ -337,5 +376,14 @@ def _unblocked(stored: Array, dimension: int, bits: int) -> Bytes:
     blocks = np.ascontiguousarray(stored, dtype=np.uint8).reshape(count, -1, 8 * bits)
     numbers = np.zeros((count, blocks.shape[1], _BLOCK_DIMENSIONS), dtype=np.uint8)
     for move in _bit_moves(bits):
-        _move_bits(blocks, move.bytes, move.target_shift, numbers, move.dimensions, move.shift, move.mask)
-    return numbers.reshape(count, -1)[:, :dimension]
+        _move_bits(
+            blocks,
+            move.bytes,
+            move.target_shift,
+            numbers,
+            move.dimensions,
+            move.shift,
+            move.mask,
+            is_in_words=move.is_in_words,
+        )
+    return np.ascontiguousarray(numbers.reshape(count, -1)[:, :dimension])

@@ -22,7 +22,7 @@ from lance_core.index.index_type import Leaf, MatchedRows, Segment
 from lance_core.index.vector.graph import LINK_COLUMNS, StoredGraphs
 from lance_core.index.vector.graph_lists import GRAPH_ROWS_MIN, GraphLists
 from lance_core.index.vector.kernels import CodeLists, InvertedLists, PartitionRanker
-from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
+from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, StoredModel, read_model
 from lance_core.index.vector.partitions import read_codes, read_plain_codes
 from lance_core.index.vector.quantizers import Codes, Ints, Vectors
 from lance_core.index.vector.rabit import RabitCodes
@@ -67,7 +67,7 @@ class VectorSegment:
         if stored.model.has_graphs and int(stored.partitions.lengths.max(initial=0)) >= GRAPH_ROWS_MIN:
             self._graphs = StoredGraphs(index, stored, path=path)
         self.model = stored.model
-        self._columns = stored.code_columns
+        self._columns = _searched_columns(stored)
         self.left_out = stored.left_out
         self.offsets, self.lengths = stored.partitions.offsets, stored.partitions.lengths
         self._storage = storage
@@ -182,3 +182,11 @@ class VectorSegment:
                 rows = slice(offset - begin, offset - begin + count)
                 loaded.lists.add(number, offset, tuple(column[rows] for column in codes))
             loaded.is_loaded[number] = True
+
+
+def _searched_columns(stored: StoredModel) -> tuple[str, ...]:
+    """Return the columns of the codes that a search reads."""
+    quantizer = stored.model.quantizer
+    if not isinstance(quantizer, RabitCodes):
+        return stored.code_columns
+    return tuple(stored.code_columns[position] for position in quantizer.searched_columns)

@@ -32,8 +32,11 @@ class SegmentView:
         self._row_remap, self._order, self._deleted = row_remap, order, deleted
         self._fragments = fragments
         self._is_known: Mask = np.zeros(len(segment.lengths), dtype=np.bool_)
-        self._positions: Ints = np.full(segment.row_count, NO_POSITION, dtype=np.int64)
-        self._bitmap: npt.NDArray[np.uint8] = np.zeros((segment.row_count + 7) // 8, dtype=np.uint8)
+        self._next_positions: Ints = np.zeros(segment.row_count, dtype=np.int64)
+        """Position plus one of each ordinal; zero without a position. Memory that is zero costs nothing until it is
+        written, and most rows of a large segment are never loaded."""
+        self._bitmap: tuple[int, npt.NDArray[np.uint8]] | None = None
+        """Bitmap of the rows that have a position, and the number of partitions that were known then."""
         self._unusable = 0
         self._lock = threading.Lock()
         self._allowed: LruCache[int, tuple[Mask, int, npt.NDArray[np.uint8]]] = LruCache(_MASKS_CACHED_MAX)
@@ -47,17 +50,16 @@ class SegmentView:
             missing = np.unique(partitions[~self._is_known[partitions]])
             ordinals = self._ordinals(missing)
             positions = self._current_positions(loaded.row_numbers[ordinals])
-            self._positions[ordinals] = positions
+            self._next_positions[ordinals] = positions - NO_POSITION
             self._unusable += int((positions == NO_POSITION).sum())
-            self._bitmap = np.packbits(self._positions != NO_POSITION, bitorder="little")
             self._is_known[missing] = True
 
     def allowed(self, partitions: Ints, selected: Mask | None) -> Any:
         """Return a bitmap of the ordinals that a search of these partitions may return; `None` if all of them.
         `selected` is a mask of positions, which is not changed later."""
-        if selected is None:
-            return self._bitmap if self._unusable else None
         known = int(np.count_nonzero(self._is_known))
+        if selected is None:
+            return self._usable_bitmap(known) if self._unusable else None
         cached = self._allowed.get(id(selected))
         if cached is not None and cached[0] is selected and cached[1] == known:
             return cached[2]
@@ -65,15 +67,22 @@ class SegmentView:
         self._allowed.put(id(selected), (selected, known, bitmap))
         return bitmap
 
+    def _usable_bitmap(self, known: int) -> npt.NDArray[np.uint8]:
+        """Return a bitmap of the ordinals that have a position, when at least so many partitions are known."""
+        cached = self._bitmap
+        if cached is None or cached[0] != known:
+            cached = self._bitmap = known, np.packbits(self._next_positions > 0, bitorder="little")
+        return cached[1]
+
     def _allowed_bitmap(self, selected: Mask, is_known: Mask) -> npt.NDArray[np.uint8]:
         """Return a bitmap of the ordinals in these partitions that pass the mask of positions."""
         if is_known.all():
-            passes = selected[self._positions]
-            passes &= self._positions != NO_POSITION
+            passes = selected[self._next_positions + NO_POSITION]
+            passes &= self._next_positions > 0
             return np.packbits(passes, bitorder="little")
-        allowed = np.zeros(len(self._positions), dtype=np.bool_)
+        allowed = np.zeros(len(self._next_positions), dtype=np.bool_)
         ordinals = self._ordinals(np.flatnonzero(is_known))
-        positions = self._positions[ordinals]
+        positions = self._next_positions[ordinals] + NO_POSITION
         allowed[ordinals] = selected[positions] & (positions != NO_POSITION)
         return np.packbits(allowed, bitorder="little")
 
@@ -87,9 +96,9 @@ class SegmentView:
 
     def positions(self, ordinals: Ints) -> Ints:
         """Return the positions of rows; `NO_POSITION` for the ordinal -1."""
-        if not len(self._positions):
+        if not len(self._next_positions):
             return np.full(ordinals.shape, NO_POSITION, dtype=np.int64)
-        return np.where(ordinals < 0, NO_POSITION, self._positions[ordinals])
+        return np.where(ordinals < 0, NO_POSITION, self._next_positions[ordinals] + NO_POSITION)
 
     def _ordinals(self, partitions: Ints) -> Ints:
         starts, lengths = self.segment.offsets[partitions], self.segment.lengths[partitions]

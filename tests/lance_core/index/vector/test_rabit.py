@@ -71,13 +71,14 @@ def loss_of(
 ) -> float:
     """Return how far the numbers of all bits are from the direction of the residuals, and check their factors."""
     residuals, size = (directions(points, metric) - centroid) @ quantizer.rotation, points.shape[1]
-    numbers = quantizer.numbers(codes).astype(np.float64)
+    searched = tuple(codes[position] for position in quantizer.searched_columns)
+    numbers = quantizer.numbers(searched).astype(np.float64)
     if quantizer.num_bits == 9:
         numbers = numbers[:, :size] + 256 * numbers[:, size:]
     numbers -= quantizer.offset
     product, square = (residuals * numbers).sum(axis=1), (residuals**2).sum(axis=1)
     factor = -1 if metric is Metric.DOT else -2
-    np.testing.assert_allclose(quantizer.factors(codes)[1], factor * square / product, rtol=1e-3)
+    np.testing.assert_allclose(quantizer.factors(searched)[1], factor * square / product, rtol=1e-3)
     return float(1 - (product / np.linalg.norm(numbers, axis=1) / np.sqrt(square)).mean())
 
 
@@ -93,3 +94,36 @@ def test_products_of_a_batch_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 64 * 4000 * 4
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
+@pytest.mark.parametrize("bits", [1, 5, 9])
+def test_bounds_miss_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int, metric: str) -> None:
+    """Bounded products find the rows that all products find. One cluster holds copies of a vector and others near it,
+    whose scales differ too much for a bound."""
+    random = np.random.default_rng(bits)
+    points = (random.normal(size=(12, 24))[random.integers(0, 12, 3000)] * 5 + random.normal(size=(3000, 24))).astype(
+        "f4"
+    )
+    points[:300] = points[0] + random.normal(size=(300, 24)) * 10.0 ** -random.integers(1, 8, 300)[:, None]
+    points[40:60] = points[0]
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(points.ravel()), 24)
+    table = Table.create(tmp_path / "t", pa.table({"id": range(3000), "v": vectors}), durable=False)
+    table = table.create_index("v", "IVF_RQ", num_partitions=20, num_bits=bits, metric=metric).table
+    queries = np.concatenate([points[:10], points[-20:], random.normal(size=(5, 24)) * 50])
+
+    def found() -> list[pa.Table]:
+        return [
+            table.search("v", queries, k, nprobes=20, columns=["id"], filter=filter)
+            for k in (1, 30)
+            for filter in (None, "id % 3 = 0")
+        ]
+
+    monkeypatch.setattr(rabit_lists, "_UNBOUNDED_ROWS", 10**6)
+    expected = found()
+    monkeypatch.setattr(rabit_lists, "_UNBOUNDED_ROWS", 1)
+    monkeypatch.setattr(rabit_lists, "_UNBOUNDED_ROWS_PER_RESULT", 1)
+    for ours, theirs in zip(found(), expected, strict=True):
+        distances = theirs["_distance"].to_numpy()
+        np.testing.assert_allclose(ours["_distance"].to_numpy(), distances, rtol=1e-5, atol=1e-4 * abs(distances).max())
+        assert (ours["id"].to_numpy() == theirs["id"].to_numpy()).mean() > 0.99
