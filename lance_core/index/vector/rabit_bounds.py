@@ -47,8 +47,8 @@ class ProductBounds:
     def __init__(self, partitions: int, rows: int) -> None:
         self._least, self._step = np.zeros((2, partitions)), np.zeros((2, partitions))
         self._is_bounded = np.zeros(partitions, dtype=np.bool_)
-        self._quotients = np.zeros((2, rows), dtype=np.float32)
-        """Quotients of each ordinal, as they are rounded."""
+        self._quotients = np.empty((2, rows), dtype=np.float32)
+        """Quotients of each ordinal, as they are rounded; zero in a partition without bounds."""
 
     def add(self, partition: int, place: slice, factors: tuple[Vectors, Vectors]) -> npt.NDArray[np.uint8]:
         """Add the rows of a partition, and return the bytes of their quotients."""
@@ -56,6 +56,7 @@ class ProductBounds:
         stored = np.zeros((len(summands), BYTES), dtype=np.uint8)
         least, most = float(steepness.min()), float(steepness.max())
         if not (0 < most <= least * _SCALES_RATIO_MAX and np.isfinite(summands).all()):
+            self._quotients[:, place] = 0
             return stored
         self._is_bounded[partition] = True
         for number, quotients in enumerate((summands / steepness, 1 / steepness)):

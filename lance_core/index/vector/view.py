@@ -32,9 +32,8 @@ class SegmentView:
         self._row_remap, self._order, self._deleted = row_remap, order, deleted
         self._fragments = fragments
         self._is_known: Mask = np.zeros(len(segment.lengths), dtype=np.bool_)
-        self._next_positions: Ints = np.zeros(segment.row_count, dtype=np.int64)
-        """Position plus one of each ordinal; zero without a position. Memory that is zero costs nothing until it is
-        written, and most rows of a large segment are never loaded."""
+        self._positions: Ints = np.empty(segment.row_count, dtype=np.int64)
+        """Position of each ordinal; undefined for partitions that are not known, which no search reads."""
         self._bitmap: tuple[int, npt.NDArray[np.uint8]] | None = None
         """Bitmap of the rows that have a position, and the number of partitions that were known then."""
         self._unusable = 0
@@ -50,7 +49,7 @@ class SegmentView:
             missing = np.unique(partitions[~self._is_known[partitions]])
             ordinals = self._ordinals(missing)
             positions = self._current_positions(loaded.row_numbers[ordinals])
-            self._next_positions[ordinals] = positions - NO_POSITION
+            self._positions[ordinals] = positions
             self._unusable += int((positions == NO_POSITION).sum())
             self._is_known[missing] = True
 
@@ -71,18 +70,18 @@ class SegmentView:
         """Return a bitmap of the ordinals that have a position, when at least so many partitions are known."""
         cached = self._bitmap
         if cached is None or cached[0] != known:
-            cached = self._bitmap = known, np.packbits(self._next_positions > 0, bitorder="little")
+            cached = self._bitmap = known, np.packbits(self._positions != NO_POSITION, bitorder="little")
         return cached[1]
 
     def _allowed_bitmap(self, selected: Mask, is_known: Mask) -> npt.NDArray[np.uint8]:
         """Return a bitmap of the ordinals in these partitions that pass the mask of positions."""
         if is_known.all():
-            passes = selected[self._next_positions + NO_POSITION]
-            passes &= self._next_positions > 0
+            passes = selected[self._positions]
+            passes &= self._positions != NO_POSITION
             return np.packbits(passes, bitorder="little")
-        allowed = np.zeros(len(self._next_positions), dtype=np.bool_)
+        allowed = np.zeros(len(self._positions), dtype=np.bool_)
         ordinals = self._ordinals(np.flatnonzero(is_known))
-        positions = self._next_positions[ordinals] + NO_POSITION
+        positions = self._positions[ordinals]
         allowed[ordinals] = selected[positions] & (positions != NO_POSITION)
         return np.packbits(allowed, bitorder="little")
 
@@ -96,9 +95,9 @@ class SegmentView:
 
     def positions(self, ordinals: Ints) -> Ints:
         """Return the positions of rows; `NO_POSITION` for the ordinal -1."""
-        if not len(self._next_positions):
+        if not len(self._positions):
             return np.full(ordinals.shape, NO_POSITION, dtype=np.int64)
-        return np.where(ordinals < 0, NO_POSITION, self._next_positions[ordinals] + NO_POSITION)
+        return np.where(ordinals < 0, NO_POSITION, self._positions[ordinals])
 
     def _ordinals(self, partitions: Ints) -> Ints:
         starts, lengths = self.segment.offsets[partitions], self.segment.lengths[partitions]
