@@ -1,39 +1,82 @@
-"""Vector process: one build or one search in a process of its own, whose memory and requests are those of that work.
+"""Vector process: one build, or some searches, in a process of its own, whose memory, processor time and requests are
+those of that work.
 
     python -m benchmarks.vector_process '{"work": "build", "system": "ours", ...}'
 
-It prints the largest memory of the process in MB. Start with `run`, which the workloads call.
+It prints the processor time of the work in seconds, and the largest memory of the process in MB. Libraries are loaded
+before the time starts: a search of another table loads them, if there is one. Start with `run`, which the workloads
+call.
 """
 
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.vectors import BUILDS, Build, OurSearch, PylanceSearch, Search
+from benchmarks.vectors import BUILDS, Build, OurSearch, PylanceSearch, Search, Vectors
 
 
-def run(work: str, system: str, uri: str, options: Mapping[str, str] | None = None, **parameters: object) -> int:
-    """Do the work in another process, and return the largest memory of that process in MB."""
+@dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """Figures of the work of one process."""
+
+    processor_seconds: float
+    peak_megabytes: int
+
+
+def run(
+    work: str, system: str, uri: str, options: Mapping[str, str] | None = None, **parameters: object
+) -> ProcessFigures:
+    """Do the work in another process, and return its figures."""
     request = {"work": work, "system": system, "uri": uri, "options": options and dict(options), **parameters}
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.vector_process", json.dumps(request)]
     answer = subprocess.run(command, check=True, capture_output=True, text=True)
-    return int(answer.stdout.split()[-1])
+    seconds, megabytes = answer.stdout.split()[-2:]
+    return ProcessFigures(float(seconds), int(megabytes))
 
 
 def main(request: Mapping[str, object]) -> None:
     system, uri, options = str(request["system"]), str(request["uri"]), request["options"]
     assert options is None or isinstance(options, dict)
     if request["work"] == "build":
-        BUILDS[system](uri, Build(str(request["kind"]), int(str(request["partitions"]))), options)
+        build = Build(
+            str(request["kind"]), int(str(request["partitions"])), sub_vectors=int(str(request.get("sub_vectors", 8)))
+        )
+        begin = time.process_time()
+        BUILDS[system](uri, build, options)
     else:
-        search = Search("", int(str(request["nprobes"])), None if (r := request["refine"]) is None else int(str(r)))
-        searcher = (OurSearch if system == "ours" else PylanceSearch)(uri, options)
-        searcher(np.ones((1, int(str(request["dimensions"]))), dtype=np.float32), search)
-    print(_peak_megabytes())
+        search = Search(
+            "",
+            int(str(request["nprobes"])),
+            None if (r := request["refine"]) is None else int(str(r)),
+            is_batch=bool(request.get("is_batch")),
+        )
+        queries = _queries(request)
+        open_system = OurSearch if system == "ours" else PylanceSearch
+        if other := request.get("loaded_by"):
+            open_system(str(other), options)(queries[:1], search)
+        if warm_ups := int(str(request.get("warm_ups", 0))):
+            searcher = open_system(uri, options)
+            for _ in range(warm_ups):
+                searcher(queries, search)
+            begin = time.process_time()
+            searcher(queries, search)
+        else:
+            begin = time.process_time()
+            open_system(uri, options)(queries, search)
+    print(time.process_time() - begin, _peak_megabytes())
+
+
+def _queries(request: Mapping[str, object]) -> Vectors:
+    if path := request.get("queries"):
+        queries: Vectors = np.load(str(path))
+        return queries
+    return np.ones((1, int(str(request["dimensions"]))), dtype=np.float32)
 
 
 def _peak_megabytes() -> int:

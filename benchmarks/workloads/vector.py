@@ -215,10 +215,10 @@ class _ProcessRunner:
         link_table(self.source, self.uri)
 
     def call(self) -> None:
-        peak = vector_process.run(
+        figures = vector_process.run(
             "build", self.system, str(self.uri), kind=self.build.kind, partitions=self.build.partitions
         )
-        self._peaks += (peak,)
+        self._peaks += (figures.peak_megabytes,)
 
     def call_figures(self) -> CallFigures:
         return CallFigures(counts={"peak MB": self._peaks[0]} if len(self._peaks) == 1 else {})

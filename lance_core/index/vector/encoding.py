@@ -16,7 +16,7 @@ from lance_core.format.row_sets import Ids
 from lance_core.index.index_type import ROW, VALUE
 from lance_core.index.vector.faiss_library import faiss, one_thread
 from lance_core.index.vector.model import Model
-from lance_core.index.vector.quantizers import Array, AssignedVectors, Codes, Ints, Vectors, normalized
+from lance_core.index.vector.quantizers import Array, AssignedVectors, Codes, Ints, Vectors, blocks_of, normalized
 from lance_core.scan.vector_columns import flatten_vectors
 from lance_core.scan.vector_search import Metric
 
@@ -89,20 +89,29 @@ def read_vectors(rows: Iterable[pa.RecordBatch], metric: Metric) -> Iterator[Vec
         else:
             vectors, numbers, left_out = vectors[usable], numbers[usable], numbers[is_left_out]
         if metric is Metric.COSINE:
-            vectors = normalized(vectors.astype(np.float64)).astype(vectors.dtype)
+            vectors = _normalized(vectors)
         yield VectorBatch(vectors, numbers, left_out)
 
 
 def _usable_vectors(vectors: Array, metric: Metric) -> tuple[Mask, Mask]:
     """Return masks of the vectors that can be encoded, and of those that cannot but have a distance."""
+    squares = np.empty(len(vectors))
     with np.errstate(invalid="ignore", over="ignore"):
-        doubles = vectors.astype(np.float64)
-        squares = np.einsum("ij,ij->i", doubles, doubles)
+        for rows in blocks_of(vectors):
+            doubles = vectors[rows].astype(np.float64)
+            np.einsum("ij,ij->i", doubles, doubles, out=squares[rows])
         if metric is Metric.COSINE:
             usable = np.isfinite(squares) & (squares > 0)
             return usable, np.isinf(squares)
         usable = squares < LENGTH_MAX**2
         return usable, ~usable & ~np.isnan(squares)
+
+
+def _normalized(vectors: Array) -> Array:
+    result = np.empty_like(vectors)
+    for rows in blocks_of(vectors):
+        result[rows] = normalized(vectors[rows].astype(np.float64))
+    return result
 
 
 def encode(batch: VectorBatch, model: Model) -> EncodedRows:

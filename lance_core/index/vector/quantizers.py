@@ -8,7 +8,7 @@ there.
 Codes are a tuple of arrays, one for each column of the storage file after the row number, with a row for each vector.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -24,6 +24,13 @@ Array = npt.NDArray[np.generic]
 Ints = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 Codes: TypeAlias = tuple[Array, ...]
+_BLOCK_NUMBERS = 1 << 15
+
+
+def blocks_of(vectors: npt.NDArray[np.generic]) -> Iterator[slice]:
+    """Yield ranges of rows whose numbers stay in the processor cache in double precision."""
+    step = max(1, _BLOCK_NUMBERS // max(1, vectors.shape[1]))
+    return (slice(start, start + step) for start in range(0, len(vectors), step))
 
 
 def normalized(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
@@ -127,10 +134,16 @@ class ScalarCodes:
     def quantize(self, vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
         """Return the codes of vectors, as numbers."""
         width = (self.end - self.start) or 1.0
-        return np.clip(np.floor((vectors.astype(np.float64) - self.start) * (255 / width)), 0, 255)
+        levels = vectors.astype(np.float64)
+        levels -= self.start
+        levels *= 255 / width
+        return np.clip(np.floor(levels, out=levels), 0, 255, out=levels)
 
     def encode(self, vectors: AssignedVectors) -> Codes:
-        return (self.quantize(vectors.floats).astype(np.uint8),)
+        codes = np.empty(vectors.floats.shape, dtype=np.uint8)
+        for rows in blocks_of(vectors.floats):
+            codes[rows] = self.quantize(vectors.floats[rows])
+        return (codes,)
 
     def pack(self, codes: Codes) -> Codes:
         return codes

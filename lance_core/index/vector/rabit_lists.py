@@ -23,7 +23,7 @@ PRODUCTS_MAX = 1 << 15
 """Products that are held at a time, unless a partition has more. Memory for many more of them is mapped anew for each
 search, which takes longer than the products."""
 _BOUND_ROWS = 4096
-_UNBOUNDED_ROWS, _UNBOUNDED_ROWS_PER_RESULT = 1024, 4
+UNBOUNDED_ROWS, UNBOUNDED_ROWS_PER_RESULT = 1024, 4
 """Rows of the nearest partitions whose products are all computed, so that the others have a bound."""
 _FASTEST_MULTIPLE = 16
 """Multiple of the length of codes for which faiss has its fastest products."""
@@ -74,7 +74,7 @@ class RabitLists:
         rotated = np.ascontiguousarray(queries @ self._quantizer.rotation)
         rows_each = max(1, self._rows // max(1, self._count))
         probed = probes[1].shape[1]
-        first = -(-max(_UNBOUNDED_ROWS, k * _UNBOUNDED_ROWS_PER_RESULT) // rows_each)
+        first = -(-max(UNBOUNDED_ROWS, k * UNBOUNDED_ROWS_PER_RESULT) // rows_each)
         first = max(1, min(probed, first, PRODUCTS_MAX // rows_each))
         step = max(1, min(_QUERIES_AT_A_TIME, PRODUCTS_MAX // (rows_each * first)))
         for start in range(0, len(queries), step):

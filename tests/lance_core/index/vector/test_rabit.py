@@ -119,10 +119,10 @@ def test_bounds_miss_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bit
             for filter in (None, "id % 3 = 0")
         ]
 
-    monkeypatch.setattr(rabit_lists, "_UNBOUNDED_ROWS", 10**6)
+    monkeypatch.setattr(rabit_lists, "UNBOUNDED_ROWS", 10**6)
     expected = found()
-    monkeypatch.setattr(rabit_lists, "_UNBOUNDED_ROWS", 1)
-    monkeypatch.setattr(rabit_lists, "_UNBOUNDED_ROWS_PER_RESULT", 1)
+    monkeypatch.setattr(rabit_lists, "UNBOUNDED_ROWS", 1)
+    monkeypatch.setattr(rabit_lists, "UNBOUNDED_ROWS_PER_RESULT", 1)
     for ours, theirs in zip(found(), expected, strict=True):
         distances = theirs["_distance"].to_numpy()
         np.testing.assert_allclose(ours["_distance"].to_numpy(), distances, rtol=1e-5, atol=1e-4 * abs(distances).max())
