@@ -43,7 +43,7 @@ class VectorProcesses:
     name = "vector_processes"
     summary = "vector index builds and searches in processes of their own, with their memory"
     notes = (
-        "processor time: of the build or the searches alone; libraries are loaded before, by a search of another table",
+        "processor time: of searches after one of another table has loaded the libraries; of builds, loading included",
         "peak MB: the largest memory of the process of the first build, libraries included",
         "each system searches the index that it built itself; warm: the same searches have run before",
     )

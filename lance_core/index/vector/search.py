@@ -69,6 +69,7 @@ _VERSIONS_CACHED_MAX = 8
 _FILTER_BYTES_MAX = 32 << 20
 """Bytes of the rows that passed recent filters, for each version: searches of one application repeat their filters."""
 _SEGMENTS_CACHED_MAX = 128
+_PLANS_CACHED_MAX = 16
 
 
 def search(base: Snapshot, vector: Vector, request: SearchRequest) -> pa.Table:
@@ -112,6 +113,7 @@ class VectorLookup:
     def __init__(self, base: Snapshot) -> None:
         self.base = base
         self._views: LruCache[tuple[object, ...], SegmentView] = LruCache(_SEGMENTS_CACHED_MAX)
+        self._plans: LruCache[tuple[str, str, bool], SearchPlan] = LruCache(_PLANS_CACHED_MAX)
         self.filters: LruCache[tuple[str, bytes], Mask] = LruCache(_FILTER_BYTES_MAX)
         """Rows that pass the filters of recent searches, by filter and fragments."""
 
@@ -130,8 +132,15 @@ class VectorLookup:
         return TableOrder(self.base)
 
     def plan(self, request: SearchRequest) -> SearchPlan:
+        """Return the plan of a search. Those of indices are cached, since applications repeat their searches."""
+        key = (request.column, str(request.metric), request.exact)
+        if (known := self._plans.get(key)) is not None:
+            return replace(known, request=request)
         has_indices = self.base.manifest.index_section is not None
-        return plan_search(self.base, self.lookup.coverage if has_indices else None, request, self.metric_of)
+        plan = plan_search(self.base, self.lookup.coverage if has_indices else None, request, self.metric_of)
+        if plan.segments:
+            self._plans.put(key, plan)
+        return plan
 
     def metric_of(self, segment: SegmentCoverage) -> Metric | None:
         """Return the metric in the index section, or else in the files; `None` if these cannot be read."""
@@ -252,7 +261,7 @@ class _Search:
             try:
                 missed = missed_fragments(self._base, vectors.lookup.coverage, scope.coverage)
                 if missed & scope.fragments:
-                    self._scanned |= missed & scope.fragments
+                    self._scanned = self._scanned | (missed & scope.fragments)
                     scope = replace(scope, fragments=scope.fragments - missed)
                 self._must_recheck |= may_list_old_values(self._base, scope.coverage)
                 yield scope, vectors.view(scope)
