@@ -132,7 +132,7 @@ class VectorLookup:
         return TableOrder(self.base)
 
     def plan(self, request: SearchRequest) -> SearchPlan:
-        """Return the plan of a search. Those of indices are cached, since applications repeat their searches."""
+        """Return the plan of a search. Applications repeat their searches, so a plan that uses an index is cached."""
         key = (request.column, str(request.metric), request.exact)
         if (known := self._plans.get(key)) is not None:
             return replace(known, request=request)
