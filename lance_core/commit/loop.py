@@ -9,11 +9,13 @@ after a put: "exists" and "no answer" may both mean that an earlier put of ours 
 The loop never deletes a file and knows nothing about intents or audits. Start with `_CommitLoop.run`.
 """
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+from lance_core.commit import openlineage
 from lance_core.commit.fencing import ClockReading, CommitFence, find_commit_problem
 from lance_core.commit.key_conflicts import KeyConflicts
 from lance_core.commit.succession import find_unrelated_successor
@@ -261,6 +263,8 @@ class _CommitLoop:
         manifest = candidate.manifest
         self._fence.after_put(manifest, candidate.scheme)
         version_hint.write_hint(self._location.own_store, manifest.version)
+        if openlineage.SWITCH in os.environ:
+            self._announce(manifest, is_first=candidate.before is None)
         return CommitResult(
             snapshot=Snapshot(self._location.for_manifest(manifest), manifest, candidate.scheme),
             operation=candidate.operation,
@@ -268,6 +272,11 @@ class _CommitLoop:
             attempts=self._attempts + 1,
             rebased_over=tuple(committed.version for committed in others),
         )
+
+    def _announce(self, manifest: Manifest, *, is_first: bool) -> None:
+        """Report the version to the lineage service, if the environment turns this on."""
+        if openlineage.is_enabled():
+            openlineage.announce(self._location.uri, manifest, self._ours, is_first=is_first)
 
     def _already_committed(self, committed: CommittedTransaction, *, may_be_late: bool) -> CommitResult:
         """Return the version that holds our transaction. `may_be_late` means that its put may have succeeded long after
@@ -284,6 +293,8 @@ class _CommitLoop:
             raise _undecided(location, ours, committed.version, why) from error
         if problem:
             raise _undecided(location, ours, committed.version, problem)
+        if self._attempts and openlineage.SWITCH in os.environ:  # an earlier put of ours, whose answer was lost
+            self._announce(snapshot.manifest, is_first=committed.version == 1)
         return CommitResult(
             snapshot=snapshot,
             operation=part.operation,

@@ -10,12 +10,14 @@ killed at any point leaves the view as it was, and of two refreshes that run at 
 view then equals the query of the source version that it records. Start with `refresh_view`.
 """
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lance_core.commit import openlineage
 from lance_core.commit.write_protocol import (
     Change,
     Planned,
@@ -128,7 +130,7 @@ def refresh(
     started = time.monotonic()
     properties = options.check()
     location = branch_location(view.locate(), view.branch)
-    run = _Refresh(source, definition, rebuild, limits or FileLimits(), runner)
+    run = _Refresh(source, definition, rebuild, limits or FileLimits(), runner, properties)
     change = Change(
         VERB, run.plan, Update.name, audit=options.audit_function(Table), create=lambda each: run.create(location, each)
     )
@@ -177,8 +179,15 @@ class _Refresh:
     """One refresh on the driver. It keeps the changed rows that workers have written across replans."""
 
     def __init__(
-        self, source: VersionRef, definition: ViewDefinition, rebuild: bool, limits: FileLimits, runner: Runner
+        self,
+        source: VersionRef,
+        definition: ViewDefinition,
+        rebuild: bool,
+        limits: FileLimits,
+        runner: Runner,
+        properties: Mapping[str, str],
     ) -> None:
+        self._properties = properties
         self._source, self._definition, self._rebuild = source, definition, rebuild
         self._limits, self._runner = limits, runner
         self._upsert: tuple[tuple[object, ...], UpsertRun] | None = None
@@ -210,7 +219,8 @@ class _Refresh:
         schema = _table_schema(resolved, started.base.storage_version)
         fragments = self._compute_all(location, until, resolved, schema, started.base.storage_version)
         operation = Overwrite(fragments, schema, new_table_config(started))
-        return Planned(operation, {VIEW: record.encode(), VIEW_FOLLOWS: ""})
+        sources = self._column_sources(until, resolved)
+        return Planned(operation, {VIEW: record.encode(), VIEW_FOLLOWS: "", **sources})
 
     def plan(self, base: Snapshot) -> Planned | None:
         """Plan the refresh of a version of the view; `None` if it contains the version of the source already."""
@@ -220,13 +230,22 @@ class _Refresh:
         if step is None:
             return None
         record = step.record(resolved, self._source.branch, planned_on=base.version)
-        properties = {VIEW: record.encode(), VIEW_FOLLOWS: follows}
+        properties = {VIEW: record.encode(), VIEW_FOLLOWS: follows, **self._column_sources(until, resolved)}
         if step.since is not None:
             return Planned(self._apply_changes(base, step.since, until, resolved), properties)
         version = base.manifest.storage_version
         schema = _table_schema(resolved, version)
         fragments = self._compute_all(base.location, until, resolved, schema, version)
         return Planned(Overwrite(fragments, schema, {}), properties)
+
+    def _column_sources(self, until: Snapshot, resolved: ResolvedView) -> Mapping[str, str]:
+        """Return the property with the columns of the source from which those of the view are computed, unless the
+        caller has recorded them."""
+        if openlineage.COLUMNS in self._properties:
+            return {}
+        sources = {column: [[0, name] for name in names] for column, names in resolved.column_sources().items()}
+        recorded = {"columns": sources, "tables": [[until.location.uri, None]]}
+        return {openlineage.COLUMNS: json.dumps(recorded, sort_keys=True)}
 
     def discard(self) -> None:
         """Delete the files with changed rows."""
