@@ -1,9 +1,10 @@
-"""`lance-assets`: commands that inspect tables, without Dagster or Spark. They never write to a table.
+"""`lance-assets`: commands that inspect tables and operate on their versions, without Dagster or Spark.
 
 main.py           the commands and their exit codes; start here
 table_names.py    opens the table that `URI@version` names
 printing.py       tables for a terminal, JSON for programs
 history.py  show.py  diff.py  lineage.py  doctor.py  run.py      one command each
+operate.py        the commands that write: tag, promote, untag, rollback, publish
 recorded.py       versions of a run, from a Dagster instance
 indices.py        coverage of indices        advice.py      recommendations of the doctor
 pack_executors.py  executor_archive.py       archive for Spark's executors

@@ -10,12 +10,35 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Protocol
 
-from lance_assets.cli import EXIT_FAILED, diff, doctor, failed, history, lineage, pack_executors, run, search, show
+from lance_assets.cli import (
+    EXIT_FAILED,
+    diff,
+    doctor,
+    failed,
+    history,
+    lineage,
+    operate,
+    pack_executors,
+    run,
+    search,
+    show,
+)
 from lance_core import LanceError
-from lance_core.shell import access, add_access, plain
+from lance_core.shell import Access, access, add_access, plain
 
-_COMMANDS: dict[str, ModuleType] = {
+
+class Command(Protocol):
+    """Command that opens a table: a module, or a command that changes versions."""
+
+    @property
+    def HELP(self) -> str: ...
+    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+    def run(self, arguments: argparse.Namespace, access: Access) -> int: ...
+
+
+_COMMANDS: dict[str, Command | ModuleType] = {
     "history": history,
     "show": show,
     "diff": diff,
@@ -24,10 +47,12 @@ _COMMANDS: dict[str, ModuleType] = {
     "run": run,
     "failed": failed,
     "doctor": doctor,
+    **operate.COMMANDS,
 }
 _TOOLS: dict[str, ModuleType] = {"pack-executors": pack_executors}
 """Commands that open no table: their `run` takes the arguments alone."""
-_DESCRIPTION = "Inspect Lance tables: versions, contents and lineage. No command writes to a table."
+_DESCRIPTION = """Inspect Lance tables: versions, contents and lineage. The commands tag, promote, untag, rollback and
+publish change which version readers see; the others write nothing."""
 _EPILOG = """A version is named URI@42, URI@tag or URI@branch:3; URI alone is the newest version. The exit code is 0; 1
 if doctor reports a problem or diff --exit-code a difference; 2 after an error. Pass secrets by the name of an
 environment variable: --storage-option-from aws_secret_access_key=MY_KEY."""

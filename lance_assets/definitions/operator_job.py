@@ -14,6 +14,14 @@ from pydantic import Field
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import evaluate_in_run
+from lance_assets.common.version_actions import (
+    VersionAction,
+    plan_promotion,
+    plan_publication,
+    plan_rollback,
+    plan_tag,
+    plan_tag_deletion,
+)
 from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
@@ -21,7 +29,7 @@ from lance_assets.ledger.recording import RecordingState, record_in_run
 from lance_assets.ledger.version_metadata import Metadata, committed_facts, metadata_of, metadata_of_retired
 from lance_assets.provenance.properties import CODE_LOCATION, INTENT, RUN_ID
 from lance_assets.provenance.run_provenance import logical_run_id
-from lance_core import Committed, InvalidInput, NotFound, Table
+from lance_core import Committed, InvalidInput, Table
 
 NODE = "operation"
 """Name of the op in the job, the same for every table."""
@@ -108,55 +116,35 @@ def operator_job(ledgers: Sequence[Ledger], checks: Sequence[Check] = ()) -> dg.
 
 
 def _perform(context: dg.OpExecutionContext, ledger: Ledger, config: Operation, checks: Sequence[Check]) -> Metadata:
-    table = ledger.open()
-    match config.action:
-        case CreateTag(tag=tag, version=version):
-            return _tag(context, table, tag, version, move=False)
-        case PromoteVersion(tag=tag, version=version):
-            return _tag(context, table, tag, version, move=True)
-        case DeleteTag(tag=tag):
-            table.tags.delete(tag)
-            context.log.info(f"{ledger.label}: the tag {tag!r} was deleted")
-            return {"lance/tag": dg.MetadataValue.text(tag)}
-        case RollBack() as action:
-            committed = _roll_back(context, table, action)
-        case PublishVersion(detached_version=number):
-            if not number.strip().isdecimal():
-                raise InvalidInput(f"detached_version={number!r} is not the number of a version")
-            committed = table.publish(int(number))
-            context.log.warning(f"{ledger.label}: the refused version {number} was published as {committed.version}")
-        case _:
-            assert_never(config.action)
-    return _record(context, ledger, committed, checks)
-
-
-def _tag(context: dg.OpExecutionContext, table: Table, tag: str, version: int | None, *, move: bool) -> Metadata:
-    number = table.version if version is None else version
-    existing = table.tags.list().get(tag)
-    if existing is not None and (existing.branch, existing.version) == (table.branch, number):
-        context.log.info(f"{table.uri}: the tag {tag!r} is at version {number} already")
-    elif existing is not None and move:
-        table.tags.update(tag, number)
-    else:
-        table.tags.create(tag, number)
-    before = {} if existing is None else {"lance/version_before": dg.MetadataValue.int(existing.version)}
-    return {"lance/tag": dg.MetadataValue.text(tag), "lance/version": dg.MetadataValue.int(number), **before}
-
-
-def _roll_back(context: dg.OpExecutionContext, table: Table, action: RollBack) -> Committed:
-    if (action.version is None) == (action.tag is None):
-        raise InvalidInput("roll_back needs the version= or the tag= to return to, and only one of them")
-    number = action.version
-    if action.tag is not None:
-        tag = table.tags.list().get(action.tag)
-        if tag is None or tag.branch != table.branch:
-            raise NotFound(f"{table.uri} has no tag {action.tag!r} on this branch")
-        number = tag.version
-    assert number is not None
+    planned = _plan(ledger.open(), config.action)
     intent = f"dagster job {context.job_name} once for run {logical_run_id(context.instance, context.run)}"
     location = context.run.tags.get(_LOCATION_TAG)
     properties = {RUN_ID: context.run.run_id, INTENT: intent, **({CODE_LOCATION: location} if location else {})}
-    return table.restore(number, intent=intent, properties=properties)
+    committed = planned.apply(intent=intent, properties=properties)
+    context.log.info(f"{ledger.label}: {planned.summary}")
+    if committed is not None:
+        return _record(context, ledger, committed, checks)
+    numbers = {"lance/version": planned.version, "lance/version_before": planned.before}
+    metadata: Metadata = {"lance/tag": dg.MetadataValue.text(getattr(config.action, "tag", None) or "")}
+    if isinstance(config.action, DeleteTag):
+        return metadata
+    return metadata | {name: dg.MetadataValue.int(each) for name, each in numbers.items() if each is not None}
+
+
+def _plan(table: Table, action: CreateTag | PromoteVersion | DeleteTag | RollBack | PublishVersion) -> VersionAction:
+    match action:
+        case CreateTag(tag=tag, version=version):
+            return plan_tag(table, tag, version)
+        case PromoteVersion(tag=tag, version=version):
+            return plan_promotion(table, tag, version)
+        case DeleteTag(tag=tag):
+            return plan_tag_deletion(table, tag)
+        case RollBack(version=version, tag=tag):
+            return plan_rollback(table, version, tag)
+        case PublishVersion(detached_version=number):
+            return plan_publication(table, number)
+        case _:
+            assert_never(action)
 
 
 def _record(context: dg.OpExecutionContext, ledger: Ledger, committed: Committed, checks: Sequence[Check]) -> Metadata:
