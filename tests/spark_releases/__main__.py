@@ -130,7 +130,8 @@ def _format_table(results: Mapping[str, _Lines], documented: Mapping[tuple[str, 
             if (place, step) in lines or _is_whole(lines):
                 cells.append(_format_cell(lines.get((place, step))))
             else:
-                cells.append(documented.get((release, place, step), "not run" if is_new else ""))
+                has_place = any(documented.get((release, place, other)) for _place, other in rows)
+                cells.append(documented.get((release, place, step), "not run" if is_new and has_place else ""))
         text += f"| {place} | {step} | {' | '.join(cells)} |\n"
     return text
 
