@@ -5,6 +5,7 @@ The module starts and stops the emulators on loopback, creates buckets in them, 
 reach them.
 """
 
+import functools
 import json
 import logging
 import os
@@ -17,9 +18,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import boto3
 from azure.storage.blob import BlobServiceClient
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 from tests.lance_core.storage.gcs_server import GcsEmulator, create_server
@@ -50,9 +53,23 @@ class Server:
         return self.create_bucket(f"bucket-{uuid.uuid4().hex[:12]}", through or self.endpoint)
 
 
+@functools.cache
+def _serve_puts_one_by_one() -> None:
+    """Let moto serve one put at a time, in this process from now on. It looks for the object of a conditional put
+    before it stores the new one, and on a busy machine it confirms two puts of one name."""
+    put_object, lock = S3Response.put_object, threading.Lock()
+
+    def put_alone(response: S3Response) -> Any:
+        with lock:
+            return put_object(response)
+
+    setattr(S3Response, "put_object", put_alone)  # noqa: B010 - mypy refuses the assignment to a method
+
+
 @contextmanager
 def s3() -> Iterator[Server]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    _serve_puts_one_by_one()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
