@@ -45,7 +45,7 @@ class StepRun:
 class FaultServer(JsonProcess):
     """Client of a fault server."""
 
-    seconds_max = 120.0
+    seconds_max = 900.0
 
     def __init__(self, engine: str, *, python_only: bool = False) -> None:
         super().__init__("tests.syscalls.fault_server", engine, *(["--python-only"] if python_only else []))

@@ -18,7 +18,8 @@ _Self = TypeVar("_Self", bound="JsonProcess")
 class JsonProcess:
     """Client of `python -m module arguments`. The process starts with the first request."""
 
-    seconds_max = 60.0
+    seconds_max = 600.0
+    """Seconds without an answer after which the process hangs. On a busy machine, its start takes minutes."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._command = [sys.executable, "-m", module, *arguments]

@@ -91,7 +91,7 @@ def can_supervise() -> bool:
 
 
 def supervise(
-    run: Callable[[], bytes], directory: Path, fault: Fault | None = None, *, seconds_max: float = 60
+    run: Callable[[], bytes], directory: Path, fault: Fault | None = None, *, seconds_max: float = 600
 ) -> SupervisedRun:
     """Run the function in a forked process and inject the fault into its calls on files below the directory."""
     ours, theirs = socket.socketpair()
