@@ -41,9 +41,12 @@ def build_index(
 ) -> Committed:
     """Build an index on a column or on a nested field (`address.city`) and commit it.
 
-    `kind` is the index type: "BTREE", "BITMAP", "LABEL_LIST", "ZONEMAP", "BLOOMFILTER" or "NGRAM", or a vector index
-    such as "IVF_PQ". `params` are its parameters, such as `rows_per_zone=4096` for a zone map, or those of pylance for
-    vectors: `metric="cosine"`, `num_partitions=256`, `num_sub_vectors=16`.
+    `kind` is the index type: "BTREE", "BITMAP", "LABEL_LIST", "ZONEMAP", "BLOOMFILTER" or "NGRAM", the full-text index
+    "INVERTED", or a vector index such as "IVF_PQ". `params` are its parameters, such as `rows_per_zone=4096` for a zone
+    map, or those of pylance: `language="French"` and `with_position=True` for texts, `metric="cosine"`,
+    `num_partitions=256` and `num_sub_vectors=16` for vectors.
+
+    Texts are analyzed by workers, each of which writes partitions of the segment and holds 96 MiB of postings.
 
     A vector index is trained on a sample of the rows. Workers encode whole fragments and merge the codes by partition;
     each holds the centroids, 256 MiB of codes and one partition. faiss uses as many threads as a task has cores

@@ -5,32 +5,21 @@ become consecutive documents of the new partition.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.codec import FileReader
-from lance_core.errors import Corrupt
 from lance_core.index.index_type import IncompatibleSegments, MergeInput
 from lance_core.index.row_remap import Unchanged
-from lance_core.index.segment_files import SegmentSource
 from lance_core.index.text.bit_packing import Ints, ranges, starts_of
 from lance_core.index.text.builder import TextBuilder
-from lance_core.index.text.list_decoder import decode_lists
 from lance_core.index.text.parameters import TextParameters
-from lance_core.index.text.posting_decoder import DamagedList, Tail
 from lance_core.index.text.posting_encoder import PostingLists
 from lance_core.index.text.runs import Run
-from lance_core.index.text.segment_reader import (
-    LENGTH,
-    POSITION_OFFSETS,
-    POSTING,
-    SHARED_POSITIONS,
-    TextPartition,
-    TextSegment,
-)
+from lance_core.index.text.segment_reader import TextPartition, TextSegment
+from lance_core.index.text.stored_lists import StoredLists
 
 COPIED_TOKENS_MIN = 1 << 20
 """Number of tokens from which a partition that was just written, as a piece of the new segment, becomes a partition of
@@ -51,7 +40,7 @@ def add_segment(builder: TextBuilder, merge_input: MergeInput) -> None:
         if isinstance(merge_input.row_remap, Unchanged) and documents.token_count >= COPIED_TOKENS_MIN:
             builder.writer.copy_partition(files, partition.number)
             continue
-        lists = _StoredLists.of(partition, files, opened.path, with_position=parameters.with_position)
+        lists = StoredLists.of(partition, files, opened.path, with_position=parameters.with_position)
         rows, retained = merge_input.row_remap.remap(documents.row_numbers)
         builder.add_runs(
             _runs(lists, partition, retained, builder.next_document),
@@ -60,49 +49,8 @@ def add_segment(builder: TextBuilder, merge_input: MergeInput) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredLists:
-    """Posting lists of a partition."""
-
-    file: FileReader
-    path: str
-    columns: tuple[str, ...]
-    documents: int
-
-    @classmethod
-    def of(cls, partition: TextPartition, files: SegmentSource, path: str, *, with_position: bool) -> "_StoredLists":
-        name = f"part_{partition.number}_invert.lance"
-        columns = (POSTING, LENGTH, *((SHARED_POSITIONS, POSITION_OFFSETS) if with_position else ()))
-        file = files.open(name, columns)
-        tail, layout = file.metadata.get("posting_tail_codec"), file.metadata.get("positions_codec")
-        is_known = tail == Tail.VARINT.value and (not with_position or layout == "packed_delta_v1")
-        if not is_known or any(column not in file.schema.names for column in columns):
-            raise IncompatibleSegments(f"{path}/{name}: its posting lists have an older layout, or no positions")
-        return cls(file, f"{path}/{name}", columns, len(partition.documents.row_numbers))
-
-    def read(self, numbers: Ints) -> PostingLists:
-        """Return the lists of terms, in the order of their numbers."""
-        first, count = int(numbers[0]), len(numbers)
-        if int(numbers[-1]) - first == count - 1:
-            batches = self.file.read(self.columns, first, count)
-        else:
-            batches = self.file.take(self.columns, numbers)
-        rows = pa.Table.from_batches(batches).combine_chunks()
-        (batch,) = rows.to_batches()
-        if batch.num_rows != count or batch[LENGTH].null_count:
-            raise Corrupt(f"has {batch.num_rows} of {count} posting lists", path=self.path, field=POSTING)
-        positions, offsets = (
-            batch[name] if name in self.columns else None for name in (SHARED_POSITIONS, POSITION_OFFSETS)
-        )
-        lengths = np.asarray(batch[LENGTH]).astype(np.int64)
-        try:
-            return decode_lists(batch[POSTING], lengths, positions, offsets, self.documents)
-        except DamagedList as error:
-            raise Corrupt(str(error), path=self.path, field=POSTING) from error
-
-
 def _runs(
-    stored: _StoredLists, partition: TextPartition, retained: npt.NDArray[np.bool_], first_document: int
+    stored: StoredLists, partition: TextPartition, retained: npt.NDArray[np.bool_], first_document: int
 ) -> Iterator[Run]:
     """Yield the postings of a partition, with its documents numbered from `first_document` on."""
     new_numbers = (np.cumsum(retained) - 1 + first_document).astype(np.int32)
