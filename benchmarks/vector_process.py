@@ -3,9 +3,8 @@ those of that work.
 
     python -m benchmarks.vector_process '{"work": "build", "system": "ours", ...}'
 
-It prints the processor time of the work in seconds, and the largest memory of the process in MB. Libraries are loaded
-before the time starts: a search of another table loads them, if there is one. Start with `run`, which the workloads
-call.
+It prints the processor time of the work in seconds, and the largest memory of the process in MB. The same work on
+another table, if there is one, loads the libraries before the time starts. Start with `run`, which the workloads call.
 """
 
 import json
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +46,8 @@ def main(request: Mapping[str, object]) -> None:
         build = Build(
             str(request["kind"]), int(str(request["partitions"])), sub_vectors=int(str(request.get("sub_vectors", 8)))
         )
+        if other := request.get("loaded_by"):
+            BUILDS[system](str(other), replace(build, partitions=2), options)
         begin = time.process_time()
         BUILDS[system](uri, build, options)
     else:
