@@ -33,8 +33,8 @@ def test_every_operation_recovers_in_memory(name: str) -> None:
     scenario = CrashScenario(STORAGE_BACKENDS["memory"](), STOPPABLE_OPERATIONS[name])
     points = list(scenario.crash_points())
     assert len(points) >= 8
-    first = len(name) % 9
-    problems = [problem for point in points[first::9] if (problem := scenario.find_problem(point))]
+    first = len(name) % 8
+    problems = [problem for point in points[first::16] if (problem := scenario.find_problem(point))]
     assert not problems, "\n".join(problems)
 
 
