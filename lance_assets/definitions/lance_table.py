@@ -222,7 +222,7 @@ class LanceTable(dg.AssetDep):  # type: ignore[misc]  # mypy knows no dataclass 
         ledgers = (self.ledger, *self.branches)
         writes = [
             write_asset(self.ledger_of(write.branch), write, group=self.group, checks=self.checks)
-            for write in self.writes.freeze()
+            for write in _with_column_dependencies(self.ledger, self.writes.freeze())
         ]
         profiles = [self._profile(ledger, self.profile) for ledger in ledgers] if self.profile else []
         name = f"lance_discover__{self.ledger.table_slug}"
@@ -427,8 +427,18 @@ def _ordered_columns(ledger: Ledger, computed: Sequence[SparkComputedColumn]) ->
     for each in in_order(declared):
         upstream = [keys[name] for name in each.inputs if name in keys and name != each.name]
         column = by_column[each.name]
-        ordered.append(replace(column, deps=[*column.deps, *upstream]))
+        ordered.append(replace(column, deps=[*column.deps, *(key for key in upstream if key not in column.deps)]))
     return ordered
+
+
+def _with_column_dependencies(ledger: Ledger, writes: Sequence[Write]) -> list[Write]:
+    """Return the writes, with the dependencies between computed columns, those of the decorator included."""
+    computed = [write for write in writes if isinstance(write, SparkComputedColumn)]
+    by_name: dict[str, Write] = {}
+    for branch in {write.branch for write in computed}:
+        for column in _ordered_columns(ledger, [write for write in computed if write.branch == branch]):
+            by_name[column.name] = column
+    return [by_name.get(write.name, write) for write in writes]
 
 
 def lance_discovery(group: str, tables: Sequence[LanceTable], *, interval_s: int = 30) -> dg.SensorDefinition:

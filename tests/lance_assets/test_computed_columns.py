@@ -21,6 +21,7 @@ from lance_assets import (
     SparkSessionResource,
     WriteContext,
     lance_table,
+    lance_write,
 )
 from lance_core import InvalidInput, Table
 from tests.lance_assets.instances import metadata_values
@@ -207,3 +208,17 @@ def test_computed_columns_cannot_read_each_other(tmp_path: Path) -> None:
     ]
     with pytest.raises(InvalidInput, match="a from b from a"):
         lance_table("loop", uri=str(tmp_path / "loop.lance"), computed=columns)
+
+
+def test_a_decorated_function_computes_a_column(tmp_path: Path) -> None:
+    is_long = SparkComputedColumn("is_long", type=pa.bool_(), sql="words > 2")
+    table = lance_table("pages", uri=str(tmp_path / "pages.lance"), computed=[is_long], profile=False)
+
+    @lance_write(table=table, op="compute_column", column="words", type=pa.int64(), inputs=["title"], per="row")
+    async def pages_words(row: dict[str, str]) -> int:
+        return len(row["title"].split())
+
+    assets = {each.key: each for each in table.defs.assets or () if isinstance(each, dg.AssetsDefinition)}
+    assert assets[table.write_key("pages_is_long")].asset_deps[table.write_key("pages_is_long")] == {
+        table.write_key("pages_words")
+    }

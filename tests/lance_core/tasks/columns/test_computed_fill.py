@@ -206,6 +206,9 @@ class History:
         else:  # a compaction gives rows another id
             assert named.items() <= failing.items()
         assert {entry["error_type"] for entry in entries} <= {"ZeroDivisionError", "TypeError"}
+        if entries:  # a file of entries is appended once
+            raw = Table.open(f"{self.uri}_errors").to_table(["row_id", "time"]).to_pylist()
+            assert len({(entry["row_id"], entry["time"]) for entry in raw}) == len(raw)
 
 
 @pytest.mark.parametrize("seed", range(9))
@@ -485,11 +488,11 @@ def test_blobs_are_read_where_they_are_needed(
         **settings,
     )
 
-    def fill() -> tuple[list[str], int]:
+    def fill(**bounds: Any) -> tuple[list[str], int]:
         """Return the rows for which the function was called, and the number of blobs that were opened."""
         called.clear()
         opened.clear()
-        fill_one(uri, column)
+        fill_one(uri, column, **bounds)
         return sorted(called), len(opened)
 
     read = BlobFile.read
@@ -502,7 +505,8 @@ def test_blobs_are_read_where_they_are_needed(
     monkeypatch.setattr(BlobFile, "read", counted)
     reads = 1 if identity else 2  # by the function, and for the fingerprint
     Table.create(uri, image("a", 3), storage_version="2.1", stable_row_ids=True, durable=False)
-    assert fill() == (["a0", "a1", "a2"], 3 * reads)
+    assert fill(rows_max=1) == (["a0"], reads)
+    assert fill() == (["a1", "a2"], 2 * reads + (0 if identity else 1))  # the value of a0 is compared
     Table.open(uri).append(image("b", 2))
     assert fill() == (["b0", "b1"], 2 * reads)
     Table.open(uri).delete("id = 'a1'").table.compact()
@@ -576,3 +580,12 @@ def test_tasks_divide_the_rate_and_end_in_time(tmp_path: Path) -> None:
     assert report.computed < 6
     assert report.before.uninspected >= 6
     assert report.remaining == 12 - report.computed
+
+
+def test_a_bound_is_reached_although_tasks_are_uneven(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, {"a": range(4)}, durable=False)
+    for rows in (1, 4, 1):
+        table = table.append({"a": range(rows)}).table
+    column = ComputedColumn("w", pa.int64(), twice, inputs=["a"])
+    assert fill_one(uri, column, rows_max=8, runner=CapturingRunner()).computed == 8
