@@ -119,9 +119,10 @@ fmt: $(STAMP) ## format the code and repair what the linter can
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-interop: $(STAMP) ## write each type in each version and run random histories by pylance and by us (N=5000 SEED=1; 4 min)
+interop: $(STAMP) ## write each type in each version and run random histories and text searches by pylance and by us (N=5000 SEED=1 CORPORA=300; 8 min)
 	@INTEROP=all $(PYTHON) -m pytest tests/interop/test_types.py
 	@$(PYTHON) -m tests.interop $(or $(N),1000) $(or $(SEED),0)
+	@$(PYTHON) -m tests.lance_core.index.text.text_differential $(or $(CORPORA),300)
 
 bench: $(STAMP) ## run the benchmarks against peers (ARGS="name" for one workload)
 	@$(PYTHON) -m benchmarks $(ARGS)

@@ -20,10 +20,11 @@ from pyroaring import BitMap
 from lance_core import validation
 from lance_core.coordination.lru_cache import LruCache
 from lance_core.errors import InvalidInput, MissingDependency, Unsupported
-from lance_core.format.row_sets import Ids
+from lance_core.format.row_sets import HALF_BITS, Ids
 from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.filter_mask import select_positions
 from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_unreadable
+from lance_core.index.row_remap import SameAddresses
 from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments, read_deleted_positions
 from lance_core.index.text.analyzer import Analyzer, analyzer_of
 from lance_core.index.text.highlights import HIGHLIGHTS, Highlighter
@@ -60,6 +61,8 @@ from lance_core.versions.snapshot import Snapshot
 SCORE = "_score"
 VIEW_CACHE_BYTES_MAX = 256 << 20
 """Bytes of the table positions of documents, and of scanned texts, that searches of all tables keep."""
+_FRAGMENTS_IN_ORDER_MAX = 256
+"""Number of fragments up to which ascending addresses are translated a fragment at a time."""
 _VERSIONS_CACHED_MAX = 8
 _SEGMENTS_CACHED_MAX = 128
 _FILTER_BYTES_MAX = 32 << 20
@@ -147,14 +150,31 @@ class TextLookup:
 
     def _create_view(self, scope: ScopedTextSegment, partition: TextPartition) -> PartitionView:
         row_numbers: Ids = partition.documents.row_numbers
-        addresses, is_listed = self.lookup.coverage.row_remap(scope.coverage).remap(row_numbers)
-        positions = self.order.positions(addresses)
-        is_listed = is_listed & is_in_fragments(scope.fragments, addresses) & (positions != NO_POSITION)
+        row_remap = self.lookup.coverage.row_remap(scope.coverage)
+        is_plain = isinstance(row_remap, SameAddresses) and len(scope.fragments) <= _FRAGMENTS_IN_ORDER_MAX
+        if is_plain and (row_numbers[1:] > row_numbers[:-1]).all():
+            positions = self._positions_in_order(scope.fragments, row_numbers)
+        else:
+            addresses, is_listed = row_remap.remap(row_numbers)
+            is_listed = is_listed & is_in_fragments(scope.fragments, addresses)
+            positions = np.where(is_listed, self.order.positions(addresses), NO_POSITION)
         deleted = read_deleted_positions(self.base, self.order, scope.fragments)
         if len(deleted):
-            place = np.minimum(np.searchsorted(deleted, positions), len(deleted) - 1)
-            is_listed &= deleted[place] != positions
-        return PartitionView.of(partition, np.where(is_listed, positions, NO_POSITION))
+            is_deleted = np.zeros(self.order.row_count + 1, dtype=np.bool_)  # the last one stands for no position
+            is_deleted[deleted] = True
+            positions[is_deleted[positions]] = NO_POSITION
+        return PartitionView.of(partition, positions)
+
+    def _positions_in_order(self, fragments: BitMap, addresses: Ids) -> Ints:
+        """Return the positions of ascending addresses; those outside the fragments have none."""
+        positions = np.full(len(addresses), NO_POSITION, dtype=np.int64)
+        for fragment in fragments:
+            first = fragment << HALF_BITS
+            last = first + self.lookup.coverage.physical_rows[fragment]
+            begin, end = np.searchsorted(addresses, np.array([first, last], dtype=np.uint64)).tolist()
+            if begin < end:
+                positions[begin:end] = addresses[begin:end].view(np.int64) + (self.order.start_of(fragment) - first)
+        return positions
 
 
 _versions: "LruCache[int, TextLookup]" = LruCache(_VERSIONS_CACHED_MAX)
