@@ -121,6 +121,7 @@ def test_each_write_makes_a_version_on_the_ledger(
         (SparkMapColumns("again", minus, TWICE, ["id"], mode="recompute", where="id < 5"), "Update", 12),
         (SparkMergeColumns("corrected", by_other_key, on="id", replace=True), "Update", 12),
         (SparkBuildIndex("id", "BTREE", name="indexed"), "CreateIndex", 12),
+        (SparkBuildIndex("day", "INVERTED", name="searched", params={"stem": False}), "CreateIndex", 12),
         (SparkOverwrite("replaced", whole_table), "Overwrite", 12),
     ]
     table = declare_table(tmp_path, *(write for write, _, _ in writes))

@@ -71,6 +71,20 @@ def test_workers_build_vector_indices(
     check_both(table, QUERIES[1], recall=0.8)
 
 
+def test_pylance_searches_texts_indexed_by_workers(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_build, "SINGLE_WORKER_TEXTS_MAX", 10)
+    uri = str(tmp_path / "t")
+    Table.create(uri, rows(0, 130), max_rows_per_file=30, durable=False)
+    table = build_index(spark, uri, "word", "INVERTED", with_position=True, language="French").table
+    table = table.append(rows(130, 20)).table
+    table = build_index(spark, uri, "word", "INVERTED", only="needed", with_position=True, language="French").table
+    assert covered_fragments(table, "word_idx") == [[0, 1, 2, 3, 4, 5]]
+    found = lance.dataset(uri).to_table(full_text_query="w3", columns=["word"])["word"].to_pylist()
+    assert found == ["w3"] * table.count_rows("word = 'w3'") != []
+
+
 def test_upsert_of_few_keys_does_not_scan_the_table(spark: SparkSession, tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, pa.table({"id": range(2000), "v": range(2000)}), max_rows_per_file=500, durable=False)
