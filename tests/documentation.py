@@ -22,12 +22,19 @@ for key, partition in {runs!r}:
     ).success
 """
 CHECKS = {
-    "from lance_assets import Maintenance": (
-        [("orders_append", "2026-01-02")],
+    "from lance_assets import ColumnFresh, Maintenance": (
+        [
+            ("orders_append", "2026-01-02"),
+            ("orders_week", None),
+            ("orders_append", "2026-01-07"),
+            ("orders_week", None),
+        ],
         """
 from lance_core import Table
-assert instance.get_dynamic_partitions("lance/orders") == ["v0000000001"]
-assert Table.open("orders_by_day.lance").count_rows() == 1000
+assert instance.get_dynamic_partitions("lance/orders") == [f"v{version:010}" for version in range(1, 6)]
+table = Table.open("orders_by_day.lance")
+assert [table.at(version).freshness("week").stale for version in (3, 4, 5)] == [0, 1000, 0]
+assert [table.count_rows(f"week = {week}") for week in (1, 2)] == [1000, 1000]
 """,
     ),
     "from lance_assets import LanceIOManager": (
@@ -45,7 +52,7 @@ assert (table.version, table.count_rows()) == (3, 2)
         [("people_append", None)],
         'from lance_core import Table\nassert Table.open("people.lance").count_rows() == 10\n',
     ),
-    "from lance_assets import ColumnFresh": (
+    "from lance_assets import ColumnFresh, SparkComputedColumn, SparkSessionResource\n": (
         [("pages_append", None), ("pages_words", None), ("pages_is_long", None)],
         """
 from lance_core import Table
