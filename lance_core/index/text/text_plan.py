@@ -36,7 +36,8 @@ class ColumnPlan:
 
     column: str
     index: SegmentCoverage | None
-    """First segment of the index on the column, whose analyzer is used; `None` without an index."""
+    """First segment of the index on the column, whose analyzer is used, even if its files cannot be read; `None`
+    without an index."""
     segments: tuple[ScopedTextSegment, ...] = ()
     scanned: BitMap = field(default_factory=BitMap)
     """Fragments whose texts are all read."""
@@ -101,6 +102,8 @@ def plan_column(base: Snapshot, coverage: Coverage | None, column: str, *, exact
     indices = [] if coverage is None else list(_indices_on(base, coverage, column))
     usable = [segments for segments in indices if any(segment.kind is not None for segment in segments)]
     first = next((segment for segments in usable for segment in segments if segment.kind is not None), None)
+    if first is None and indices:
+        first = indices[0][0]  # its parameters are known, although its files are not read
     if exact:
         return ColumnPlan(column, first, scanned=live, reason="exact=True")
     for segments in usable:

@@ -23,7 +23,7 @@ from lance_core.errors import InvalidInput, MissingDependency, Unsupported
 from lance_core.format.row_sets import HALF_BITS, Ids
 from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.filter_mask import select_positions
-from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_unreadable
+from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_once, warn_unreadable
 from lance_core.index.row_remap import SameAddresses
 from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments, read_deleted_positions
 from lance_core.index.text.analyzer import Analyzer, analyzer_of
@@ -272,7 +272,9 @@ class TextSearcher:
         plan = self._plan(column)
         parameters = TextParameters(with_position=True)
         name = None if plan.index is None else plan.index.metadata.name
-        if plan.index is not None:
+        if plan.index is not None and plan.index.kind is None:
+            parameters = TextParameters.from_details(bytes(plan.index.metadata.message.index_details.value))
+        elif plan.index is not None:
             try:
                 recorded = self.lookup.segment(plan.index).parameters
                 parameters = TextParameters.from_json(json.loads(recorded))
@@ -299,6 +301,8 @@ class TextSearcher:
     def _read_column(self, column: str) -> tuple[OpenColumn, bool]:
         """Return the partitions of a column, and whether they have all terms."""
         plan, analyzer = self._plan(column), self._analyzer(column)
+        if plan.index is not None and plan.index.kind is None and not self._request.exact:
+            _warn_unused(self._base, plan)
         uncovered, suspect = BitMap(plan.scanned), BitMap()
         views: list[PartitionView] = []
         for scope in plan.segments:
@@ -419,6 +423,14 @@ class _CheckedPartition:
                 raise _Unreadable(self._scope, error) from error
 
         return checked
+
+
+def _warn_unused(base: Snapshot, plan: ColumnPlan) -> None:
+    warn_once(
+        (base.location.uri, f"full-text index on {plan.column}"),
+        f"{base.location.uri}: the full-text index on column {plan.column!r} is not used, so every text is read: "
+        f"{plan.reason}. The result is complete",
+    )
 
 
 def _changed_fragments(base: Snapshot, fragments: BitMap) -> BitMap:

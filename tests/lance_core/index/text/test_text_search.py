@@ -2,14 +2,17 @@
 
 import itertools
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 
-from lance_core import IndexIgnored, InvalidInput, Table, Unsupported
+from lance_core import IndexIgnored, InvalidInput, MissingDependency, Table, Unsupported
+from lance_core.index.text.analyzer import analyzer_of
 from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, parse_query
 from tests.lance_core.index.text.text_differential import QUERIES, compare, make_corpus, make_query
 
@@ -149,6 +152,23 @@ def test_a_damaged_index_is_read_around(table: Table) -> None:
     with pytest.warns(IndexIgnored, match="body_idx"):
         found = copy.text_search("lance format", columns="body", select=["id"])
     assert found == expected
+
+
+def test_an_index_of_a_newer_format_is_not_used_and_its_analyzer_is(tmp_path: Path) -> None:
+    rows = pa.table({"id": [0, 1], "body": ["running", "run"]})
+    dataset = lance.write_dataset(rows, tmp_path / "t")
+    dataset.create_scalar_index("body", "INVERTED", stem=False, block_size=256)
+    table = Table.open(str(tmp_path / "t"))
+    with pytest.warns(IndexIgnored, match="versions up to 2 can be read"):
+        assert ids(table.text_search("running", columns="body", select=["id"])) == [0]
+
+
+def test_a_missing_library_is_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    analyzer_of.cache_clear()
+    monkeypatch.setitem(sys.modules, "Stemmer", None)
+    with pytest.raises(MissingDependency, match=r"body_idx.*lance-assets\[search\]"):
+        table.at(table.version).text_search("lance", columns="body", exact=True)
+    analyzer_of.cache_clear()
 
 
 @pytest.mark.parametrize(
