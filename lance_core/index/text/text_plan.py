@@ -101,9 +101,7 @@ def plan_column(base: Snapshot, coverage: Coverage | None, column: str, *, exact
     live = BitMap(fragment.id for fragment in base.manifest.message.fragments)
     indices = [] if coverage is None else list(_indices_on(base, coverage, column))
     usable = [segments for segments in indices if any(segment.kind is not None for segment in segments)]
-    first = next((segment for segments in usable for segment in segments if segment.kind is not None), None)
-    if first is None and indices:
-        first = indices[0][0]  # its parameters are known, although its files are not read
+    first = _first_segment(usable or indices)
     if exact:
         return ColumnPlan(column, first, scanned=live, reason="exact=True")
     for segments in usable:
@@ -114,6 +112,13 @@ def plan_column(base: Snapshot, coverage: Coverage | None, column: str, *, exact
     return ColumnPlan(
         column, first, scanned=live, reason="; ".join(reasons) or "the column has no full-text index that can be used"
     )
+
+
+def _first_segment(indices: Sequence[Sequence[SegmentCoverage]]) -> SegmentCoverage | None:
+    """Return a segment of the first index, one that can be read if there is one. The parameters of the others are
+    known, too."""
+    segments = [segment for segments in indices for segment in segments]
+    return next((segment for segment in segments if segment.kind is not None), segments[0] if segments else None)
 
 
 def is_text_segment(metadata: IndexMetadata) -> bool:

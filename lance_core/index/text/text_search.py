@@ -272,20 +272,22 @@ class TextSearcher:
         plan = self._plan(column)
         parameters = TextParameters(with_position=True)
         name = None if plan.index is None else plan.index.metadata.name
-        if plan.index is not None and plan.index.kind is None:
-            parameters = TextParameters.from_details(bytes(plan.index.metadata.message.index_details.value))
-        elif plan.index is not None:
-            try:
-                recorded = self.lookup.segment(plan.index).parameters
-                parameters = TextParameters.from_json(json.loads(recorded))
-            except UNREADABLE_ERRORS:  # the search of the segment warns and scans
-                details = bytes(plan.index.metadata.message.index_details.value)
-                parameters = TextParameters.from_details(details)
+        if plan.index is not None:
+            parameters = self._recorded_parameters(plan.index)
         try:
             return analyzer_of(parameters)
         except (Unsupported, MissingDependency) as error:
             where = f"full-text index {name!r} on column {column!r}" if name else f"column {column!r}"
             raise type(error)(f"{self._base.location.uri}: {where} cannot be searched: {error}") from error
+
+    def _recorded_parameters(self, index: SegmentCoverage) -> TextParameters:
+        """Return the parameters in the files of a segment, or else in its details, which lack custom stop words."""
+        if index.kind is not None:
+            try:
+                return TextParameters.from_json(json.loads(self.lookup.segment(index).parameters))
+            except UNREADABLE_ERRORS:  # the search of the segment warns and scans
+                pass
+        return TextParameters.from_details(bytes(index.metadata.message.index_details.value))
 
     def _open_column(self, column: str) -> OpenColumn:
         """Return the partitions of a column, from the cache if they do not depend on the query."""
