@@ -17,7 +17,7 @@ from lance_core.index.text.segment_writer import PartitionDocuments, SegmentWrit
 
 PORTION_BYTES = 4 << 20
 RUNS_BYTES = 96 << 20
-DOCUMENTS_MAX = 1 << 22
+DOCUMENTS_MAX = 1 << 20
 
 
 @dataclass(slots=True)

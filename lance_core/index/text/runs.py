@@ -148,12 +148,8 @@ class MergedRuns:
     def ranges(self) -> Iterator[PostingLists]:
         """Yield the lists of all terms, some of them at a time."""
         borders = starts_of(self.lengths)
-        start = 0
-        while start < len(self.lengths):
-            end = int(np.searchsorted(borders, borders[start] + POSTINGS_PER_RANGE, side="right")) - 1
-            end = max(start + 1, end)
+        for start, end in _portions(borders):
             yield self._merge(start, end)
-            start = end
 
     def _merge(self, start: int, end: int) -> PostingLists:
         """Return the lists of the terms in a range."""
@@ -198,23 +194,47 @@ class _MergeSource:
         first = starts_of(lists.lengths)
         if lists.positions is None:
             return cls(numbers, lists, first, None)
-        totals = np.add.reduceat(lists.frequencies, first[:-1], dtype=np.int64) if len(numbers) else numbers
-        return cls(numbers, lists, first, starts_of(totals))
+        totals = [
+            np.add.reduceat(
+                _part(lists.frequencies, int(first[low]), int(first[high])),
+                first[low:high] - first[low],
+                dtype=np.int64,
+            )
+            for low, high in _portions(first)
+        ]
+        return cls(numbers, lists, first, starts_of(np.concatenate(totals) if totals else numbers))
 
     def within(self, start: int, end: int) -> "_MergeSource":
         """Return the part with the terms of a range, numbered from its start."""
         low, high = np.searchsorted(self.numbers, [start, end])
-        postings = slice(int(self.first_posting[low]), int(self.first_posting[high]))
+        begin, end_of_part = int(self.first_posting[low]), int(self.first_posting[high])
         positions = None
         if self.first_position is not None and self.lists.positions is not None:
-            positions = self.lists.positions[int(self.first_position[low]) : int(self.first_position[high])]
+            positions = _part(self.lists.positions, int(self.first_position[low]), int(self.first_position[high]))
         lists = PostingLists(
             self.lists.lengths[low:high],
-            np.asarray(self.lists.documents[postings]),
-            np.asarray(self.lists.frequencies[postings]),
+            _part(self.lists.documents, begin, end_of_part),
+            _part(self.lists.frequencies, begin, end_of_part),
             positions,
         )
         return _MergeSource(self.numbers[low:high] - start, lists, self.first_posting, None)
+
+
+def _portions(borders: Ints) -> Iterator[tuple[int, int]]:
+    """Yield ranges of lists that have about as many postings each, from the first posting of every list."""
+    start = 0
+    while start < len(borders) - 1:
+        end = int(np.searchsorted(borders, borders[start] + POSTINGS_PER_RANGE, side="right")) - 1
+        end = max(start + 1, end)
+        yield start, end
+        start = end
+
+
+def _part(values: Numbers, start: int, end: int) -> Numbers:
+    """Return a part of an array. That of a mapped file is read, since pages of mapped files count as memory."""
+    if isinstance(values, np.memmap) and values.filename is not None:
+        return np.fromfile(values.filename, dtype=np.int32, count=end - start, offset=start * values.itemsize)
+    return values[start:end]
 
 
 def _distinct(arrays: Sequence[pa.LargeStringArray]) -> pa.LargeStringArray:

@@ -5,7 +5,7 @@
     part_N_docs.lance                  row number and number of tokens of each document
     part_N_invert.lance                posting lists, impacts and positions by term number
 
-A partition has at most some millions of documents, so that the posting list of one term can be encoded in memory.
+A partition has at most about a million documents, so that the posting list of one term can be encoded in memory.
 """
 
 from dataclasses import dataclass
