@@ -23,14 +23,16 @@ from lance_core import InvalidInput, Table
 from lance_core.tasks.partitioning import Runner
 from lance_core.tasks.scan.exact_nearest import (
     SearchRequest,
-    count_numbers,
+    estimate_comparison,
     find_exact_nearest,
     fingerprint_rows,
     has_lists_of_vectors,
 )
 
 Vectors = npt.NDArray[np.float64]
-QueryFunction = Callable[[Table], Sequence[Sequence[float]]]
+Query = Sequence[float] | Sequence[Sequence[float]]
+"""One vector or, for a column of lists of vectors, a list of them."""
+QueryFunction = Callable[[Table], Sequence[Query]]
 Answer = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 """Addresses and distances of the rows that a query finds."""
 ONE_PROCESS_VALUES_MAX = 1 << 30
@@ -49,18 +51,21 @@ _GAIN_MIN = 0.0005
 class Queries:
     """Query vectors with the addresses of their own rows, or -1."""
 
-    vectors: Vectors
+    vectors: Vectors | list[Vectors]
+    """One vector a row or, for a column of lists of vectors, a matrix for each query."""
     addresses: npt.NDArray[np.int64]
 
 
-def sample_queries(
-    table: Table, column: str, source: QueryFunction | Sequence[Sequence[float]] | None, count: int
-) -> Queries:
+def sample_queries(table: Table, column: str, source: QueryFunction | Sequence[Query] | None, count: int) -> Queries:
     """Return the queries of the caller, or the vectors of random rows of the table."""
-    if has_lists_of_vectors(table, column):
-        raise InvalidInput(f"column {column!r} has lists of vectors, whose recall is not measured")
+    is_multivector = has_lists_of_vectors(table, column)
     if source is not None:
         given = source(table) if callable(source) else source
+        if is_multivector:
+            matrices = [np.atleast_2d(np.asarray(each, dtype=np.float64)) for each in given]
+            if not sum(each.size for each in matrices):
+                raise InvalidInput("queries= has no vectors")
+            return Queries(matrices, np.full(len(matrices), -1))
         vectors = np.atleast_2d(np.asarray(given, dtype=np.float64))
         if not vectors.size:
             raise InvalidInput("queries= has no vectors")
@@ -68,11 +73,23 @@ def sample_queries(
     rows = table.sample(count, [column, _ADDRESS], seed=_SEED)
     values, addresses = rows.column(0).combine_chunks(), rows.column(1).to_numpy().astype(np.int64)
     is_valid = np.asarray(values.is_valid())
+    if is_multivector:
+        matrices = [_usable_vectors(each) for each in values.drop_null().to_pylist()]
+        has_vector = np.array([len(each) > 0 for each in matrices], dtype=np.bool_)
+        return Queries([each for each in matrices if len(each)], addresses[is_valid][has_vector])
     vectors = np.array(values.drop_null().to_pylist(), dtype=np.float64)
     if not len(vectors):
         return Queries(np.empty((0, 0)), np.empty(0, dtype=np.int64))
     usable = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
     return Queries(vectors[usable], addresses[is_valid][usable])
+
+
+def _usable_vectors(vectors: Sequence[Sequence[float] | None]) -> Vectors:
+    """Return the vectors of a row that have a direction, as rows of a matrix."""
+    matrix = np.array([each for each in vectors if each is not None], dtype=np.float64)
+    if not len(matrix):
+        return np.empty((0, 0))
+    return matrix[np.isfinite(matrix).all(axis=1) & matrix.any(axis=1)]
 
 
 def find_runner() -> Runner | None:
@@ -85,6 +102,13 @@ def find_runner() -> Runner | None:
 
     session = SparkSession.getActiveSession()
     return None if session is None else SparkRunner(session)
+
+
+def _digest(queries: Queries) -> bytes:
+    digest = sha256(queries.addresses.tobytes())
+    for vector in queries.vectors:
+        digest.update(len(vector).to_bytes(8, "little") + vector.tobytes())
+    return digest.digest()
 
 
 class RecallProbe:
@@ -102,7 +126,7 @@ class RecallProbe:
         """`known` holds the exact answers of versions that were measured before, and receives those of this one."""
         self._table, self._queries, self._column, self._k, self._refine = table, queries, column, k, refine
         known = {} if known is None else known
-        key = fingerprint_rows(table) + sha256(queries.vectors.tobytes() + queries.addresses.tobytes()).digest()
+        key = fingerprint_rows(table) + _digest(queries)
         if key not in known:
             known[key] = self._compare_all(k + 1 + _TIES_MAX)
         self._nearest = [self._accepted(*found) for found in known[key]]
@@ -148,7 +172,8 @@ class RecallProbe:
     def _compare_all(self, k: int) -> list[Answer]:
         """Return the nearest rows of each query by comparing every vector, in tasks if there are many and a Spark
         session is active."""
-        is_large = count_numbers(self._table, self._column) > ONE_PROCESS_VALUES_MAX
+        work = estimate_comparison(self._table, self._column, self._queries.vectors)
+        is_large = work > ONE_PROCESS_VALUES_MAX
         runner = find_runner() if is_large else None
         if runner is None:
             return self._search(k, exact=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import dagster as dg
 
 from lance_assets.checks.check import Check, CheckContext, CheckResult
-from lance_assets.checks.recall import Answer, QueryFunction, RecallProbe, sample_queries
+from lance_assets.checks.recall import Answer, Query, QueryFunction, RecallProbe, sample_queries
 from lance_assets.diagrams.recall_curve import draw_recall_curve
 from lance_assets.provenance.properties import RUN_ID
 from lance_core import IndexStatistics, InvalidInput, LanceError, Table
@@ -30,7 +30,8 @@ class RecallCheck(Check):
 
     `nprobes` and `refine` are those with which the table is searched. The queries are the vectors of `sample` random
     rows, which do not count themselves, or `queries`: a list of vectors, or a function from the table to one. Questions
-    of users are the better measure where they differ from the rows.
+    of users are the better measure where they differ from the rows. In a column of lists of vectors, a query is such a
+    list, or one vector.
 
     The metadata have the recall, the milliseconds of a query, the share of rows without an index, the smallest
     `nprobes` that reaches `at_least`, and the curve of recall and time over `nprobes` as a picture. A check that fails
@@ -43,7 +44,7 @@ class RecallCheck(Check):
     column: str
     k: int = 10
     at_least: float = 0.95
-    queries: QueryFunction | Sequence[Sequence[float]] | None = None
+    queries: QueryFunction | Sequence[Query] | None = None
     sample: int = 200
     nprobes: int | None = None
     refine: int | None = None

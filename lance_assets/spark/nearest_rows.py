@@ -49,10 +49,11 @@ def nearest_join(
 ) -> DataFrame:
     """Return each row of `df` with the `k` rows of the table whose vectors in `column` are nearest to its `vector`.
 
-    `vector` is a column of arrays of numbers. The result has the columns of `df`, the `columns` of the table (all by
-    default) and `_distance`, a row for each pair, nearest first. A row whose vector is null has no pairs; with
-    `how="left"` rows without pairs are kept, with nulls. `filter` is a condition in Lance SQL on the rows of the
-    table: `k` rows come back whenever as many match.
+    `vector` is a column of arrays of numbers; for a table column of lists of vectors, it may also be one of arrays of
+    such arrays, each a query of several vectors. The result has the columns of `df`, the `columns` of the table (all by
+    default) and `_distance`, a row for each pair, nearest first. A row whose vector is null, or whose list of vectors
+    is empty, has no pairs; with `how="left"` rows without pairs are kept, with nulls. `filter` is a condition in Lance
+    SQL on the rows of the table: `k` rows come back whenever as many match.
 
     The DataFrame is pinned to the newest version of the table, or to the one that a number or a tag names. The
     arguments of the search are those of `Table.search`. Workers search for the vectors of up to 4,096 rows at a time.
@@ -72,7 +73,7 @@ def nearest_join(
         vector,
         keeps_all=how == "left",
     )
-    _check_vectors(df.schema[vector])
+    _check_vectors(df.schema[vector], nearest.has_lists_of_vectors(base, column))
     right = transport_schema(stored)
     task = NearestJoin(VersionHeader.of(base), request, vector, how == "left", right)
     return df.mapInArrow(WorkerTask(task), T.StructType([*df.schema.fields, *spark_schema(stored).fields]))
@@ -109,11 +110,22 @@ def explain_nearest_join(
     return nearest.explain_nearest_join(base, request, queries)
 
 
-def _check_vectors(field: T.StructField) -> None:
-    """Raise `InvalidInput` unless a column has arrays of numbers."""
+def _check_vectors(field: T.StructField, may_be_lists: bool) -> None:
+    """Raise `InvalidInput` unless a column has arrays of numbers or, if allowed, arrays of such arrays."""
     type_ = field.dataType
-    if not isinstance(type_, T.ArrayType) or not isinstance(type_.elementType, _NUMBERS):
+    vector = type_.elementType if isinstance(type_, T.ArrayType) and may_be_lists else None
+    if _is_vector(type_) or _is_vector(vector):
+        return
+    if isinstance(type_, T.ArrayType) and _is_vector(type_.elementType):
         raise InvalidInput(
-            f"vector={field.name!r} has the type {type_.simpleString()}, but a query vector is an array of numbers; "
-            "vector_to_array() converts a column of Spark ML"
+            f"vector={field.name!r} has lists of vectors, but a value of the column of the table is one vector; give "
+            "each row one vector, such as with explode()"
         )
+    raise InvalidInput(
+        f"vector={field.name!r} has the type {type_.simpleString()}, but a query vector is an array of numbers; "
+        "vector_to_array() converts a column of Spark ML"
+    )
+
+
+def _is_vector(type_: T.DataType | None) -> bool:
+    return isinstance(type_, T.ArrayType) and isinstance(type_.elementType, _NUMBERS)

@@ -49,7 +49,7 @@ class NearestJoin:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         base: Snapshot | None = None
-        for group in _groups(batches):
+        for group in _groups(batches, self.vector):
             if base is None:
                 self.header.stamp.check()
                 base = open_version(self.header)
@@ -57,12 +57,15 @@ class NearestJoin:
 
     def _join(self, base: Snapshot, left: pa.Table) -> Iterator[pa.RecordBatch]:
         column = left.column(self.vector).combine_chunks()
-        valid_rows = np.flatnonzero(np.asarray(column.is_valid()))
-        queries = query_matrix(column.drop_null(), self.vector)
+        is_multivector = has_multivectors(base.manifest, self.request.column)
+        valid_rows = np.flatnonzero(_has_query(column))
+        asked = column.take(pa.array(valid_rows))
+        queries = query_matrices(asked, self.vector) if is_multivector else query_matrix(asked, self.vector)
         matches = pa.Table.from_batches([], pa.schema([]))
         rows = np.empty(0, dtype=np.int64)
         if len(valid_rows):
-            cost = SearchCost.of(base, self.request, len(valid_rows))
+            vectors = sum(map(len, queries)) if is_multivector else None
+            cost = SearchCost.of(base, self.request, len(valid_rows), vectors)
             request = replace(self.request, exact=self.request.exact or cost.exact_is_cheaper)
             matches = search(base, queries, request)
             rows = valid_rows[matches.column(QUERY).to_numpy()]
@@ -102,11 +105,6 @@ def plan_nearest_join(
         raise InvalidInput(f"vector={vector!r} is not a column of the frame, which has {', '.join(left)}")
     request = check_request(request)
     vector_type(base.manifest, request.column)
-    if has_multivectors(base.manifest, request.column):
-        raise InvalidInput(
-            f"{uri}: column {request.column!r} has lists of vectors, by which nearest_join does not join; search them "
-            "with Table.search"
-        )
     if request.filter is not None:
         plan_scan(base.manifest, columns=(), filter=request.filter)
     names = [name for name in result_columns(base.manifest, request.columns, is_batch=True) if name != QUERY]
@@ -121,6 +119,11 @@ def plan_nearest_join(
     return replace(request, columns=names), pa.schema(fields)
 
 
+def has_lists_of_vectors(base: Snapshot, column: str) -> bool:
+    """Return whether the values of a column of vectors are lists of them."""
+    return has_multivectors(base.manifest, column)
+
+
 def _result_field(base: Snapshot, name: str) -> pa.Field:
     (column,) = plan_scan(base.manifest, columns=[name]).output
     return column.arrow if column.is_stored else column.arrow.with_type(pa.int64())
@@ -131,12 +134,44 @@ def explain_nearest_join(base: Snapshot, request: SearchRequest, queries: int) -
     return SearchCost.of(base, check_request(request), queries).describe()
 
 
+def is_list(arrow: pa.DataType) -> bool:
+    """Return whether the values of a type are lists of any kind."""
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_kind(arrow) for is_kind in kinds)
+
+
+def query_matrices(column: pa.Array, name: str) -> list[np.ndarray]:
+    """Return the vectors of each query as rows of a matrix. A query, which is not null, has one vector or a list of
+    them."""
+    if not is_list(column.type.value_type):
+        return [vector[None, :] for vector in query_matrix(column, name)]
+    vectors = column.flatten()
+    if vectors.null_count:
+        raise InvalidInput(f"a list of column {name!r} has a null instead of a vector; remove the nulls")
+    matrix = query_matrix(vectors, name)
+    return np.split(matrix, np.cumsum(_list_lengths(column))[:-1]) if len(column) else []
+
+
+def _has_query(column: pa.Array) -> np.ndarray:
+    """Return which values of a column have a vector: those that are neither null nor an empty list of vectors."""
+    has_query = np.asarray(column.is_valid())
+    if is_list(column.type.value_type):
+        has_query = has_query & np.asarray(pc.fill_null(pc.greater(pc.list_value_length(column), 0), False))
+    return has_query
+
+
+def _list_lengths(column: pa.Array) -> np.ndarray:
+    return np.asarray(pc.list_value_length(column), dtype=np.int64)
+
+
 def query_matrix(column: pa.Array, name: str) -> np.ndarray:
     """Return query vectors, which are lists without nulls, as rows."""
-    if pa.types.is_fixed_size_list(column.type):
-        sizes = np.full(len(column), column.type.list_size)
-    else:
-        sizes = np.diff(column.offsets.to_numpy())
+    if is_list(column.type.value_type):
+        raise InvalidInput(
+            f"column {name!r} has lists of vectors, but a value of the column of the table is one vector; give each "
+            "row one vector"
+        )
+    sizes = _list_lengths(column)
     if len(sizes) and (sizes != sizes[0]).any():
         different = int(sizes[sizes != sizes[0]][0])
         raise InvalidInput(f"the vectors of column {name!r} have different lengths, such as {sizes[0]} and {different}")
@@ -161,21 +196,31 @@ def open_version(header: VersionHeader) -> Snapshot:
     return _open_versions.get_or_create(key, lambda: load_at(header.location(), Version(header.version)))
 
 
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows of several batches at a time."""
+def _groups(batches: Iterable[pa.RecordBatch], vector: str) -> Iterator[pa.Table]:
+    """Yield the rows of several batches at a time, with about `GROUP_QUERIES_MAX` vectors at most."""
     buffered: list[pa.RecordBatch] = []
-    rows = size = 0
+    vectors = size = 0
     for batch in batches:
-        for start in range(0, batch.num_rows, GROUP_QUERIES_MAX):
-            part = batch.slice(start, GROUP_QUERIES_MAX)
-            if buffered and (rows + part.num_rows > GROUP_QUERIES_MAX or size + part.nbytes > GROUP_BYTES_MAX):
+        step = max(1, GROUP_QUERIES_MAX * batch.num_rows // max(1, _count_vectors(batch, vector)))
+        for start in range(0, batch.num_rows, step):
+            part = batch.slice(start, step)
+            count = _count_vectors(part, vector)
+            if buffered and (vectors + count > GROUP_QUERIES_MAX or size + part.nbytes > GROUP_BYTES_MAX):
                 yield pa.Table.from_batches(buffered)
-                buffered, rows, size = [], 0, 0
+                buffered, vectors, size = [], 0, 0
             buffered.append(part)
-            rows += part.num_rows
+            vectors += count
             size += part.nbytes
     if buffered:
         yield pa.Table.from_batches(buffered)
+
+
+def _count_vectors(batch: pa.RecordBatch, vector: str) -> int:
+    """Return the number of query vectors, in which a row without a vector counts as one."""
+    column = batch.column(vector)
+    if not is_list(column.type.value_type):
+        return int(batch.num_rows)
+    return int(np.maximum(1, np.asarray(pc.fill_null(pc.list_value_length(column), 0))).sum())
 
 
 __all__ = ["NearestJoin", "SearchRequest", "explain_nearest_join", "open_version", "plan_nearest_join"]

@@ -12,9 +12,15 @@ import pyarrow as pa
 
 from lance_core.index.lookup import UNREADABLE_ERRORS
 from lance_core.index.vector.build import code_bytes_of
-from lance_core.index.vector.plan import NPROBES, SearchPlan, SearchRequest, explain_plan
+from lance_core.index.vector.plan import (
+    MULTIVECTOR_CANDIDATES,
+    NPROBES,
+    SearchPlan,
+    SearchRequest,
+    explain_plan,
+)
 from lance_core.index.vector.search import VectorLookup
-from lance_core.scan.vector_search import Metric, vector_type
+from lance_core.scan.vector_search import Metric, has_multivectors, vector_type
 
 if TYPE_CHECKING:
     from lance_core.versions.snapshot import Snapshot
@@ -24,6 +30,8 @@ READ_BYTES_PER_SECOND = 600e6
 PRODUCT_OPERATIONS_PER_SECOND = 40e9
 ESTIMATE_SECONDS = 0.6e-9
 """Comparison of an estimated distance with the nearest ones so far."""
+MULTIVECTOR_NUMBER_SECONDS = 1e-9
+"""Comparison of a pair of vectors, for each of their numbers, in a column of lists of vectors: without products."""
 _PAIR_SECONDS = 20e-9
 """Comparison of a pair for a metric without products, for each eight numbers."""
 _CODE_SECONDS, _CODE_BYTE_SECONDS = 7e-9, 0.02e-9
@@ -43,9 +51,16 @@ class SearchCost:
     exact: float
     indexed: float | None
     """`None` if no index is searched."""
+    has_products: bool = True
+    """False if vectors are compared one after the other."""
 
     @classmethod
-    def of(cls, base: "Snapshot", request: SearchRequest, queries: int) -> "SearchCost":
+    def of(
+        cls, base: "Snapshot", request: SearchRequest, queries: int, query_vectors: int | None = None
+    ) -> "SearchCost":
+        """Estimate a search for queries that have so many vectors, by default one each."""
+        if has_multivectors(base.manifest, request.column):
+            return cls._of_multivectors(base, request, queries, query_vectors or queries)
         vectors = VectorLookup.of(base)
         plan = vectors.plan(request)
         stored = vector_type(base.manifest, request.column)
@@ -73,16 +88,52 @@ class SearchCost:
             return cls(plan, lines, queries, exact, None)
         return cls(plan, lines, queries, exact, indexed)
 
+    @classmethod
+    def _of_multivectors(
+        cls, base: "Snapshot", request: SearchRequest, queries: int, query_vectors: int
+    ) -> "SearchCost":
+        """Estimate a search in a column of lists of vectors, all of whose candidates are refined. The segments tell how
+        many vectors there are; without an index, rows count as vectors."""
+        lookup = VectorLookup.of(base)
+        plan = lookup.plan(request)
+        lines = tuple(explain_plan(base, plan))
+        column = pa.field(request.column, vector_type(base.manifest, request.column))
+        size, width = column.type.list_size, column.type.value_type.bit_width // 8
+        rows = {each.id: each.physical_rows for each in base.manifest.message.fragments}
+        per_vector = size * (width / READ_BYTES_PER_SECOND + query_vectors * MULTIVECTOR_NUMBER_SECONDS)
+        if not plan.segments:
+            return cls(plan, lines, queries, sum(rows.values()) * per_vector, None, False)
+        covered = sum(rows[each] for scope in plan.segments for each in scope.fragments)
+        by_index, stored = query_vectors * _QUERY_SECONDS, 0
+        try:
+            for scope in plan.segments:
+                segment = lookup.view(scope).segment
+                stored += segment.row_count
+                code_bytes = code_bytes_of(segment.model, column)
+                partitions = len(segment.lengths)
+                by_index += _segment_seconds(
+                    segment.row_count, partitions, code_bytes, size, request.nprobes, query_vectors
+                )
+        except (*UNREADABLE_ERRORS, ImportError):
+            return cls(plan, lines, queries, sum(rows.values()) * per_vector, None, False)
+        vectors_per_row = max(1.0, stored / max(1, covered))
+        candidates = query_vectors * request.k * (request.refine or 1) * MULTIVECTOR_CANDIDATES
+        by_index += min(candidates, queries * covered) * _REFINED_SECONDS
+        by_index += sum(rows[each] for each in plan.scanned) * vectors_per_row * per_vector
+        return cls(plan, lines, queries, sum(rows.values()) * vectors_per_row * per_vector, by_index, False)
+
     @property
     def exact_is_cheaper(self) -> bool:
         return self.indexed is None or self.exact <= self.indexed
 
     def describe(self) -> str:
         """Describe the search of a worker."""
-        products = f"  products  {self.exact:.3f} s for {self.queries:,} queries at a time, in a worker with one core"
+        label = "products" if self.has_products else "compared"
+        products = f"  {label}  {self.exact:.3f} s for {self.queries:,} queries at a time, in a worker with one core"
         if self.indexed is None:
             return "\n".join([*self.lines, products])
-        choice = "matrix products: exact, and not slower" if self.exact_is_cheaper else "the index"
+        compared = "matrix products" if self.has_products else "every vector is compared"
+        choice = f"{compared}: exact, and not slower" if self.exact_is_cheaper else "the index"
         return "\n".join(
             [*self.lines, f"  search    {self.indexed:.3f} s by the index", products, f"  chosen    {choice}"]
         )

@@ -20,6 +20,7 @@ from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.indices.index_build import IndexRequest, build_index
 from lance_core.tasks.partitioning import LocalRunner
 from tests.lance_core.index.vector.test_multivectors import multivectors
+from tests.lance_core.index.vector.test_multivectors import query as multivector_query
 from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 DRAW = np.random.default_rng(4)
@@ -161,12 +162,29 @@ def test_curves(recalls: Sequence[float]) -> None:
     assert ("no number of partitions reaches it" in svg) == (recommended is None)
 
 
-def test_lists_of_vectors_are_refused(tmp_path: Path) -> None:
+def test_recall_of_lists_of_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table.create(tmp_path / "lists", multivectors(), durable=False)
-    table = table.create_index("v", "IVF_FLAT", metric="cosine", num_partitions=2).table
-    evaluated = evaluate(RecallCheck("v"), context_at(table))
-    assert not evaluated.result.passed
-    assert "column 'v' has lists of vectors" in evaluated.result.description
+    table = table.create_index("v", "IVF_FLAT", metric="cosine", num_partitions=40).table
+    everything = RecallCheck("v", nprobes=40, sample=30).judge(context_at(table))
+    assert number(everything, "recall") == 1
+    assert 0 < number(everything, "queries") < 30  # rows without a vector are no queries
+    queries = [multivector_query(seed, seed % 3 + 1).tolist() for seed in range(12)]
+    queries[2] = queries[2][0]  # one vector
+    found = 0
+    for each in queries:
+        near, exact = (
+            table.search("v", each, 5, columns=["_rowaddr"], **options)["_rowaddr"].to_pylist()
+            for options in ({"nprobes": 1}, {"exact": True})
+        )
+        found += len(set(near) & set(exact))
+    check = RecallCheck("v", k=5, nprobes=1, at_least=0.01, queries=queries)
+    assert 0 < found < 60
+    assert number(check.judge(context_at(table)), "recall") == round(found / 60, 4)
+    workers = InProcessWorkers()
+    monkeypatch.setattr(recall, "find_runner", lambda: workers)
+    monkeypatch.setattr(recall, "ONE_PROCESS_VALUES_MAX", 0)
+    assert number(check.judge(context_at(table)), "recall") == round(found / 60, 4)
+    assert workers.attempts
 
 
 def test_large_tables_are_compared_in_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

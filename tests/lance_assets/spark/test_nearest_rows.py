@@ -9,7 +9,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lance_assets.spark import explain_nearest_join, nearest_join
-from lance_core import InvalidInput
+from lance_core import InvalidInput, Table
+from tests.lance_core.index.vector.test_multivectors import multivectors
+from tests.lance_core.index.vector.test_multivectors import query as multivector_query
 from tests.lance_core.index.vector.test_vector_build import QUERIES, write_table
 
 
@@ -41,3 +43,20 @@ def test_vectors_of_the_frame(spark: SparkSession, tmp_path: Path) -> None:
         nearest_join(df.drop("id"), table.uri, column="v", vector="q")
     with pytest.raises(InvalidInput, match="how must be"):
         nearest_join(df, table.uri, column="v", vector="q", how="outer")  # type: ignore[arg-type]
+
+
+def test_queries_of_several_vectors(spark: SparkSession, tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "lists", multivectors(), durable=False)
+    queries = [multivector_query(seed, 1 + seed % 3).tolist() for seed in range(5)]
+    df = spark.createDataFrame([*enumerate(queries), (5, None)], "key int, q array<array<float>>").repartition(2)
+    joined = nearest_join(df, table.uri, column="v", vector="q", k=3, metric="cosine", columns=["id"], how="left")
+    rows = joined.orderBy("key", "_distance").collect()
+    expected = [
+        number
+        for each in queries
+        for number in table.search("v", each, 3, metric="cosine", columns=["id"])["id"].to_pylist()
+    ]
+    assert [row.id for row in rows] == [*expected, None]
+    vectors = write_table(tmp_path / "t", pa.float32())
+    with pytest.raises(InvalidInput, match="vector='q' has lists of vectors"):
+        nearest_join(df, vectors.uri, column="v", vector="q")

@@ -14,6 +14,7 @@ from lance_core.tasks.partitioning import VersionHeader
 from lance_core.tasks.scan import nearest, search_cost
 from lance_core.tasks.scan.nearest import NearestJoin, SearchRequest, explain_nearest_join, plan_nearest_join
 from lance_core.versions.snapshot import load_latest
+from tests.lance_core.index.vector.test_multivectors import multivectors, query
 from tests.lance_core.index.vector.test_vector_build import CENTERS, SIZE, write_table
 
 DRAW = np.random.default_rng(2)
@@ -115,3 +116,35 @@ def test_wide_rows_of_the_frame_are_repeated_in_small_batches(tmp_path: Path, mo
     batches = list(NearestJoin(VersionHeader.of(base), request, "q", False, right)(left.to_batches()))
     assert sum(batch.num_rows for batch in batches) == 19 * 50
     assert max(batch.nbytes for batch in batches) < 2 << 20
+
+
+@pytest.mark.parametrize("exact_is_cheaper", [True, False])
+def test_lists_of_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact_is_cheaper: bool) -> None:
+    monkeypatch.setattr(nearest, "GROUP_QUERIES_MAX", 10)
+    monkeypatch.setattr(search_cost, "MULTIVECTOR_NUMBER_SECONDS", 0.0 if exact_is_cheaper else 1.0)
+    table = Table.create(tmp_path / "t", multivectors(), max_rows_per_file=150, durable=False)
+    table = table.create_index("v", "IVF_SQ", metric="cosine", num_partitions=8).table
+    queries: list[Any] = [query(seed, seed % 4 + 1).tolist() for seed in range(12)]
+    queries[3], queries[5] = None, []
+    left = pa.table({"key": range(12), "q": pa.array(queries, pa.list_(pa.list_(pa.float32())))})
+    joined = join(table, left, k=4, nprobes=1, columns=["id"], filter="id % 3 > 0")
+    assert joined["key"].to_pylist() == [key for key in range(12) if key not in (3, 5) for _ in range(4)]
+    for key in (0, 7, 11):
+        rows = joined.filter(pa.compute.equal(joined["key"], key)).select(["id", "_distance"])
+        expected = table.search(
+            "v", queries[key], 4, nprobes=1, columns=["id"], filter="id % 3 > 0", exact=exact_is_cheaper
+        )
+        assert rows == expected.cast(rows.schema)
+    outer = join(table, left, "left", k=1, columns=["id"])
+    assert [each is None for each in outer["id"].to_pylist()] == [key in (3, 5) for key in range(12)]
+    plan = explain_nearest_join(load_latest(table._location), SearchRequest("v", 4), 10)
+    assert ("chosen    every vector" if exact_is_cheaper else "chosen    the index") in plan
+    first = left.slice(0, 1).set_column(1, "q", pa.array([queries[0][0]], pa.list_(pa.float32())))
+    assert join(table, first, k=4, columns=["id"]).drop("q") == join(table, left.slice(0, 1), k=4, columns=["id"]).drop(
+        "q"
+    )
+    with pytest.raises(InvalidInput, match="null instead of a vector"):
+        join(table, left.slice(0, 1).set_column(1, "q", pa.array([[None]], left["q"].type)), columns=["id"])
+    vectors = write_table(tmp_path / "vectors", pa.float32())
+    with pytest.raises(InvalidInput, match="'q' has lists of vectors, but a value"):
+        join(vectors, left, columns=["id"])
