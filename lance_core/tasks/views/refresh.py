@@ -48,7 +48,7 @@ from lance_core.tasks.rows.write import RESULT, WritePlan, WriteTask, collect_fr
 from lance_core.tasks.scan.change_plan import plan_read_changes
 from lance_core.tasks.scan.read import VersionRef, plan_read
 from lance_core.tasks.version_stamp import VersionStamp
-from lance_core.tasks.views.source_changes import ChangeWork, RefreshStep, ScanWork, plan_refresh
+from lance_core.tasks.views.source_changes import ChangeWork, RefreshStep, ScanWork, load_recorded_version, plan_refresh
 from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import Location
 from lance_core.versions.refs import branch_location
@@ -255,9 +255,12 @@ class _Refresh:
 
     def _open_source(self, record: ViewRecord | None) -> tuple[Snapshot, ResolvedView]:
         """Open the version of the source. A replan stays at the version of the plan before, whose rows are written,
-        unless another refresh has brought the view further."""
+        unless another refresh has brought the view further. A view that contains a later version of the source than
+        the requested one stays at that version."""
         if self._until is None or (record is not None and record.source_version > self._until.version):
             self._until = self._source.snapshot()
+            if record is not None and record.source_version > self._until.version:
+                self._until = load_recorded_version(self._until, record) or self._until
         until = self._until
         return until, self._definition.resolve(until.manifest.schema, what=until.location.uri)
 

@@ -81,6 +81,13 @@ def _recorded_version(until: Snapshot, record: ViewRecord) -> Snapshot | None:
     return until if record.source_version == until.version else _load_if_exists(until, record.source_version)
 
 
+def load_recorded_version(until: Snapshot, record: ViewRecord) -> Snapshot | None:
+    """Load the version of the source that the view contains; `None` if it was removed, or if the source is another
+    table than then."""
+    since = _recorded_version(until, record)
+    return None if since is None or since.manifest.as_parent.sha256 != record.source_hash else since
+
+
 def _reason_in_view(base: Snapshot, record: ViewRecord, resolved: ResolvedView) -> str:
     if record.definition != resolved.fingerprint:
         return "the definition changed, or a column of the source that it reads"
@@ -234,4 +241,4 @@ def _signed(batch: pa.RecordBatch, name: str) -> pa.Array:
     return batch.column(name).cast(pa.int64())
 
 
-__all__ = ["ChangeWork", "RefreshStep", "ScanWork", "plan_refresh"]
+__all__ = ["ChangeWork", "RefreshStep", "ScanWork", "load_recorded_version", "plan_refresh"]

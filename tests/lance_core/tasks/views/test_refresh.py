@@ -360,6 +360,8 @@ def test_an_older_version_of_the_source_is_not_applied(source: Table) -> None:
     follow(newest)
     report = follow(newest, version=1)
     assert (report.refresh, report.source_version) == ("unchanged", 2)
+    report = follow(newest, version=1, rebuild=True)
+    assert (report.refresh, report.source_version, report.committed.table.count_rows()) == ("rebuild", 2, 3)
 
 
 @pytest.mark.parametrize(
