@@ -105,7 +105,12 @@ def announce(uri: str, manifest: Manifest, transaction: Transaction, *, is_first
     except LanceError as error:
         _log.warning("%s: no OpenLineage event of version %d: %s", without_secrets(uri), manifest.version, error)
         return
-    _sender().put(event)
+    try:
+        _sender().put(event)
+    except RuntimeError as error:  # no thread can be started
+        _log.warning(
+            "%s: the OpenLineage event of version %d was not sent: %s", without_secrets(uri), event.version, error
+        )
 
 
 def flush(seconds: float = FLUSH_SECONDS) -> bool:
@@ -129,10 +134,10 @@ class _Sender:
                 self._warn(event, f"{QUEUED_MAX} earlier ones are not sent yet")
                 return
             if self._pool is None:
-                self._pool = _open_pool()
+                self._pool = open_pool()
                 atexit.register(self.flush, FLUSH_SECONDS)
-            self._pending += 1
             self._pool.apply_async(self._send, (event,), {}, self._finish, partial(self._fail, event))
+            self._pending += 1
 
     def flush(self, seconds: float) -> bool:
         if self.process != os.getpid():
@@ -164,7 +169,7 @@ class _Sender:
             _log.warning("%s: the OpenLineage event of version %d was not sent: %s", uri, event.version, reason)
 
 
-def _open_pool() -> "ThreadPool":
+def open_pool() -> "ThreadPool":
     """Return a pool with one thread, which does not keep the process alive. Its module is loaded on first use."""
     pool: ThreadPool = importlib.import_module("multiprocessing.pool").ThreadPool(1)
     return pool

@@ -156,6 +156,21 @@ def test_pending_events_are_sent_at_the_end_of_the_process(tmp_path: Path, log_f
     assert len(events(log_file)) == 1
 
 
+def test_a_commit_succeeds_if_no_thread_can_be_started(
+    tmp_path: Path, log_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        patched.setattr(openlineage, "open_pool", refuse)
+        table = Table.create(str(tmp_path / "t.lance"), {"id": [1]}, durable=False)
+        assert openlineage.flush(0)
+    assert "version 1 was not sent: can't start new thread" in caplog.text
+    table.append({"id": [2]})
+    assert len(events(log_file)) == 1
+
+
 def test_malformed_properties_are_ignored(tmp_path: Path, log_file: Path) -> None:
     table = Table.create(str(tmp_path / "t.lance"), {"id": [1]})
     for inputs, columns in (
