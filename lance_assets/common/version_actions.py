@@ -3,14 +3,14 @@
     plan = plan_promotion(table, "live", version=42)     what the action would change; nothing is written
     plan.apply(intent="...")                             do it
 
-A plan is made from the table as it is; `apply` fails if the table has changed so that the action means something else.
-Start with `VersionAction`.
+A plan is made from the table as it is. `apply` fails if the tag of the action was moved or deleted since. A rollback or
+publication follows the newest version, even if that was committed after the plan. Start with `VersionAction`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lance_core import AlreadyExists, Committed, InvalidInput, NotFound, Table
+from lance_core import AlreadyExists, Committed, IncompatibleConflict, InvalidInput, NotFound, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ def plan_promotion(table: Table, tag: str, version: int | None = None) -> Versio
     is_done = (existing.branch, existing.version) == (table.branch, number)
 
     def move(_intent: str | None, _properties: Mapping[str, str] | None) -> None:
+        _check_tag_is_unchanged(table, tag, existing.branch, existing.version)
         table.tags.update(tag, number)
 
     summary = (
@@ -83,6 +84,7 @@ def plan_tag_deletion(table: Table, tag: str) -> VersionAction:
     summary = f"delete the tag {tag!r} of version {existing.version}{_on_branch(existing.branch)}"
 
     def delete(_intent: str | None, _properties: Mapping[str, str] | None) -> None:
+        _check_tag_is_unchanged(table, tag, existing.branch, existing.version)
         table.tags.delete(tag)
 
     return VersionAction(summary, None, existing.version, delete)
@@ -137,6 +139,21 @@ def plan_publication(table: Table, detached_version: str) -> VersionAction:
 def _resolve(table: Table, version: int | None) -> int:
     """Return the version; the newest one of the branch if it is `None`. Raise `NotFound` if it does not exist."""
     return int(table.refresh().version if version is None else table.at(version).version)
+
+
+def _check_tag_is_unchanged(table: Table, name: str, branch: str | None, version: int) -> None:
+    """Raise `IncompatibleConflict` unless a tag is still at this version."""
+    found = table.tags.list().get(name)
+    if found is None or (found.branch, found.version) != (branch, version):
+        now = "was deleted" if found is None else f"was moved to version {found.version}{_on_branch(found.branch)}"
+        raise IncompatibleConflict(
+            f"{table.uri}: the tag {name!r} {now} after this action was planned; look at the table, and repeat the "
+            "action if it is still right",
+            ours="tag",
+            theirs="tag",
+            version=version if found is None else found.version,
+            rule="tag_moved",
+        )
 
 
 def _on_branch(branch: str | None) -> str:

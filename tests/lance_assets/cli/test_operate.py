@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lance_assets.cli.main import main
-from lance_core import AuditFailed, Table
+from lance_assets.common.version_actions import plan_promotion, plan_tag_deletion
+from lance_core import AuditFailed, IncompatibleConflict, Table
 
 
 @pytest.fixture
@@ -42,6 +43,19 @@ def test_tags_are_created_moved_and_deleted(table: Table, capsys: pytest.Capture
     assert tags(table) == {"live": 3}
     command(capsys, "untag", table.uri, "live", "--yes")
     assert tags(table) == {}
+
+
+def test_a_tag_that_was_moved_after_the_preview_is_left_alone(table: Table) -> None:
+    table.tags.create("live", 1)
+    plans = plan_promotion(table, "live", 2), plan_tag_deletion(table, "live")
+    table.tags.update("live", 3)
+    for plan in plans:
+        with pytest.raises(IncompatibleConflict, match="moved to version 3"):
+            plan.apply()
+    assert tags(table) == {"live": 3}
+    table.tags.delete("live")
+    with pytest.raises(IncompatibleConflict, match="was deleted"):
+        plans[0].apply()
 
 
 def test_a_rollback_is_previewed_and_committed_once(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
