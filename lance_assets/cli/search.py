@@ -86,11 +86,27 @@ def _marked(text: str, ranges: Sequence[tuple[int, int]], mark: tuple[str, str])
     begin = max(0, ranges[0][0] - _BEFORE)
     end = min(len(text), begin + _EXCERPT_CHARACTERS)
     parts, at = ["…" if begin else ""], begin
-    for start, stop in ranges:
+    for start, stop in _merged(ranges):
         if stop <= end:
             parts += [plain(text[at:start]), mark[0], plain(text[start:stop]), mark[1]]
             at = stop
     return "".join([*parts, plain(text[at:end]), "…" if end < len(text) else ""])
+
+
+def _merged(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield ascending ranges, those that overlap, as n-grams do, as one.
+
+    >>> list(_merged([(0, 3), (1, 4), (6, 8)]))
+    [(0, 4), (6, 8)]
+    """
+    begin, end = ranges[0]
+    for start, stop in ranges[1:]:
+        if start < end:
+            end = max(end, stop)
+        else:
+            yield begin, end
+            begin, end = start, stop
+    yield begin, end
 
 
 def _as_text(rows: Sequence[Row], excerpts: Iterator[list[str]]) -> Iterator[str]:

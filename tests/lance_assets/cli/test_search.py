@@ -35,6 +35,12 @@ def test_rows_are_printed_with_the_words_that_matched(articles: str, shell: Shel
     assert shell("search", articles, "lance", "-k", "1", "--filter", "id = 2", "--json").json[0]["id"] == 2
 
 
+def test_overlapping_n_grams_are_marked_once(tmp_path: Path, shell: Shell) -> None:
+    table = Table.create(tmp_path / "t.lance", {"id": [1], "body": ["a balance"]}, durable=False)
+    table.create_index("body", "INVERTED", base_tokenizer="ngram")
+    assert "  body: a ba[lance]" in shell("search", str(tmp_path / "t.lance"), "lance").out.splitlines()
+
+
 def test_a_table_without_an_index_needs_a_column(tmp_path: Path, shell: Shell) -> None:
     Table.create(tmp_path / "t.lance", {"id": [1], "body": ["lance"]}, durable=False)
     assert "pass columns=" in shell("search", str(tmp_path / "t.lance"), "lance").err
