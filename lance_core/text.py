@@ -373,6 +373,8 @@ def _clauses(value: object, name: str) -> tuple[Query, ...]:
 def _check_text(text: object, column: object) -> None:
     if not isinstance(text, str):
         raise InvalidInput(f"the text of a query must be a string, not {type(text).__name__}")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidInput(f"the text of a query must be valid Unicode, not {text!r:.80}, which has a lone surrogate")
     if column is not None and (not isinstance(column, str) or not column):
         raise InvalidInput(f"the column of a query must be the name of one, not {column!r}")
 

@@ -5,10 +5,11 @@ A word matches if it becomes one of the terms that were searched. A phrase marks
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from lance_core.index.text.analyzer import Analyzer, Token
-from lance_core.index.text.phrases import PhraseVerifier
+from lance_core.index.text.phrases import find_members
 from lance_core.text import Match, Phrase
 
 HIGHLIGHTS = "_highlights"
@@ -76,12 +77,19 @@ class Highlighter:
 
 def _phrase_spans(analyzer: Analyzer, phrase: Phrase, tokens: Sequence[Token]) -> set[tuple[int, int]]:
     words = analyzer.analyze(phrase.text)
-    by_position = {token.position: token for token in tokens}
-    occurrences = [[token.position for token in tokens if token.text == word.text] for word in words]
-    spans = set()
-    for chain in PhraseVerifier.spans(occurrences, [word.position for word in words], phrase.slop):
-        spans |= {(by_position[position].start, by_position[position].end) for position in chain}
-    return spans
+    if not words:
+        return set()
+    occurrences = [[token for token in tokens if token.text == word.text] for word in words]
+    positions = [
+        np.array([token.position - word.position for token in found], dtype=np.int64)
+        for word, found in zip(words, occurrences, strict=True)
+    ]
+    return {
+        (token.start, token.end)
+        for found, members in zip(occurrences, find_members(positions, phrase.slop), strict=True)
+        for token, is_member in zip(found, members.tolist(), strict=True)
+        if is_member
+    }
 
 
 def _span(column: str, element: int | None, start: int, end: int) -> dict[str, object]:

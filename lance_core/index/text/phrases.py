@@ -15,7 +15,8 @@ from lance_core.index.text.scoring import Mask
 _SHIFT = np.int64(34)
 _OFFSET = np.int64(1 << 32)
 """A number contains the rank of a document, and a position relative to the phrase plus an offset, which is positive."""
-_SPANS_MAX = 10_000
+_SLOP_MAX = 1 << 32
+"""Largest difference of two positions of one document; numbers of different documents differ by more."""
 
 
 class PhraseVerifier:
@@ -41,19 +42,26 @@ class PhraseVerifier:
             matches[np.unique(ends >> _SHIFT)] = True
         return matches
 
-    @staticmethod
-    def spans(occurrences: Sequence[Sequence[int]], places: Sequence[int], slop: int) -> list[tuple[int, ...]]:
-        """Return the positions of each occurrence of a phrase in one text, given the positions of its tokens."""
-        chains: list[tuple[int, ...]] = [()]
-        for number, positions in enumerate(occurrences):
-            continued = []
-            for chain in chains:
-                for position in positions:
-                    gap = position - places[number] - (chain[-1] - places[number - 1]) if chain else 0
-                    if 0 <= gap <= slop:
-                        continued.append((*chain, position))
-            chains = continued[:_SPANS_MAX]
-        return [chain for chain in chains if chain]
+
+def find_members(occurrences: Sequence[Ints], slop: int) -> list[Mask]:
+    """Return for each token of a phrase which of its occurrences in one text belong to an occurrence of the phrase.
+
+    `occurrences` has the positions of each token minus its place in the phrase, ascending.
+
+    >>> [mask.tolist() for mask in find_members([np.array([0, 7]), np.array([1, 3])], 1)]
+    [[True, False], [True, False]]
+    """
+    reachable: list[Mask] = []
+    ends = occurrences[0]
+    for number, positions in enumerate(occurrences):
+        is_reachable = _follows(ends, positions, slop) if number else np.ones(len(positions), dtype=np.bool_)
+        reachable.append(is_reachable)
+        ends = positions[is_reachable]
+    members = reachable[-1:]
+    for number in range(len(occurrences) - 2, -1, -1):
+        continuing = occurrences[number + 1][members[0]]
+        members.insert(0, reachable[number] & _precedes(continuing, occurrences[number], slop))
+    return members
 
 
 def _relative_keys(listed: Documents, positions: TokenPositions, documents: Documents, place: int) -> Ints:
@@ -70,6 +78,22 @@ def _relative_keys(listed: Documents, positions: TokenPositions, documents: Docu
 
 def _continue(ends: Ints, keys: Ints, slop: int) -> Ints:
     """Return the keys that follow one of the ends within the slop."""
+    return keys[_follows(ends, keys, min(slop, _SLOP_MAX))]
+
+
+def _follows(ends: Ints, keys: Ints, slop: int) -> Mask:
+    """Return which keys are equal to one of the ends, or larger by at most the slop."""
+    if not len(ends):
+        return np.zeros(len(keys), dtype=np.bool_)
     last = np.searchsorted(ends, keys, side="right") - 1
     is_near: Mask = (last >= 0) & (keys - ends[np.maximum(last, 0)] <= slop)
-    return keys[is_near]
+    return is_near
+
+
+def _precedes(ends: Ints, keys: Ints, slop: int) -> Mask:
+    """Return which keys are equal to one of the ends, or smaller by at most the slop."""
+    if not len(ends):
+        return np.zeros(len(keys), dtype=np.bool_)
+    first = np.searchsorted(ends, keys)
+    is_near: Mask = (first < len(ends)) & (ends[np.minimum(first, len(ends) - 1)] - keys <= slop)
+    return is_near

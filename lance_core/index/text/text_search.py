@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from weakref import ref
 
 import numpy as np
 import pyarrow as pa
@@ -179,7 +180,8 @@ class TextLookup:
 
 _versions: "LruCache[int, TextLookup]" = LruCache(_VERSIONS_CACHED_MAX)
 _segments: "LruCache[tuple[object, ...], TextSegment]" = LruCache(_SEGMENTS_CACHED_MAX)
-_open_columns: "LruCache[tuple[object, ...], tuple[TextLookup, OpenColumn]]" = LruCache(VIEW_CACHE_BYTES_MAX)
+_open_columns: "LruCache[tuple[object, ...], tuple[ref[TextLookup], OpenColumn]]" = LruCache(VIEW_CACHE_BYTES_MAX)
+"""Open columns by the lookup of their version. They do not keep the lookup, whose memory their sizes do not count."""
 
 
 class TextSearcher:
@@ -203,7 +205,7 @@ class TextSearcher:
                 self._columns.clear()
 
     def highlighter(self) -> Highlighter | None:
-        """Return what marks the words that matched; `None` if the request does not ask for it."""
+        """Return a highlighter of the words that matched; `None` if the request does not ask for one."""
         if not self._request.highlight:
             return None
         leaves = [(leaf, self._column(leaf.column or "").terms_of(leaf)) for leaf in _positive_leaves(self.query)]
@@ -293,11 +295,11 @@ class TextSearcher:
         """Return the partitions of a column, from the cache if they do not depend on the query."""
         key = (id(self.lookup), column, self._request.exact, frozenset(self._unreadable))
         cached = _open_columns.get(key)
-        if cached is not None and cached[0] is self.lookup:
+        if cached is not None and cached[0]() is self.lookup:
             return cached[1]
         opened, is_complete = self._read_column(column)
         if is_complete:
-            _open_columns.put(key, (self.lookup, opened), opened.size)
+            _open_columns.put(key, (ref(self.lookup), opened), opened.size)
         return opened
 
     def _read_column(self, column: str) -> tuple[OpenColumn, bool]:

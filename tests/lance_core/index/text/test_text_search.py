@@ -1,8 +1,10 @@
 """Full-text search in tables: what the differential test against pylance leaves open."""
 
+import gc
 import itertools
 import random
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from lance_core import IndexIgnored, InvalidInput, MissingDependency, Table, Unsupported
 from lance_core.index.text.analyzer import analyzer_of
+from lance_core.index.text.text_search import TextLookup
 from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, parse_query
 from tests.lance_core.index.text.text_differential import QUERIES, compare, make_corpus, make_query
 
@@ -140,6 +143,47 @@ def test_highlights_are_the_ranges_that_match(table: Table) -> None:
     assert [(span["start"], span["end"]) for span in found["_highlights"][0].as_py()] == [(11, 16), (17, 23)]
     found = table.text_search(Match("lance", "tags"), highlight=True, select=["id"], filter="id = 0")
     assert found["_highlights"].to_pylist() == [[{"column": "tags", "element": 1, "start": 0, "end": 5}]]
+
+
+def test_every_n_gram_of_a_phrase_is_highlighted(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", {"body": ["lance format"]}, durable=False)
+    table = table.create_index("body", "INVERTED", base_tokenizer="ngram", with_position=True).table
+    (spans,) = table.text_search(Phrase("lance", "body"), highlight=True)["_highlights"].to_pylist()
+    assert [(span["start"], span["end"]) for span in spans] == [(0, 3), (1, 4), (2, 5)]
+
+
+@pytest.mark.parametrize("slop", [1, 3, 1 << 40])
+def test_a_phrase_has_the_words_that_some_chain_of_neighbours_has(tmp_path: Path, slop: int) -> None:
+    """Every combination of positions is tried; documents are not searched across their borders."""
+    generator = random.Random(slop)
+    texts = [" ".join(generator.choices(["alpha", "beta", "gamma", "x"], k=7)) for _ in range(60)]
+    table = Table.create(tmp_path / "t", {"id": range(60), "body": texts}, durable=False)
+    table = table.create_index("body", "INVERTED", **VERBATIM).table
+    expected = {}
+    for number, text in enumerate(texts):
+        words = text.split()
+        places = [[at for at, word in enumerate(words) if word == each] for each in ("alpha", "beta", "gamma")]
+        chains = [
+            c for c in itertools.product(*places) if all(1 <= b - a <= slop + 1 for a, b in itertools.pairwise(c))
+        ]
+        if chains:
+            expected[number] = sorted({at for chain in chains for at in chain})
+    found = table.text_search(Phrase("alpha beta gamma", "body", slop=slop), 100, highlight=True).to_pylist()
+    marked = {row["id"]: [row["body"][: span["start"]].count(" ") for span in row["_highlights"]] for row in found}
+    assert marked == expected
+
+
+def test_searches_keep_the_lookups_of_few_versions(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", {"body": ["alpha"]}, durable=False)
+    table = table.create_index("body", "INVERTED").table
+    lookups = []
+    for _ in range(12):
+        table.text_search("alpha", 1)
+        lookups.append(weakref.ref(TextLookup.of(table._snapshot)))
+        table = table.append({"body": ["alpha"]}).table
+    gc.collect()
+    assert lookups[0]() is None
+    assert sum(each() is not None for each in lookups) <= 8
 
 
 def test_a_damaged_index_is_read_around(table: Table) -> None:
