@@ -55,8 +55,8 @@ class PartitionView:
 
     @classmethod
     def of(cls, partition: Partition, positions: Ints, *, is_counted: bool = True) -> "PartitionView":
-        live = positions >= 0
-        return cls(partition, positions, None if live.all() else Allowed.of(live), is_counted)
+        has_all = not len(positions) or positions.min() >= 0
+        return cls(partition, positions, None if has_all else Allowed.of(positions >= 0), is_counted)
 
     @property
     def size(self) -> int:

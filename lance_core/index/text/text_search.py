@@ -163,18 +163,27 @@ class TextLookup:
         if len(deleted):
             is_deleted = np.zeros(self.order.row_count + 1, dtype=np.bool_)  # the last one stands for no position
             is_deleted[deleted] = True
-            positions[is_deleted[positions]] = NO_POSITION
+            positions = np.where(is_deleted[positions], NO_POSITION, positions)
         return PartitionView.of(partition, positions)
 
     def _positions_in_order(self, fragments: BitMap, addresses: Ids) -> Ints:
-        """Return the positions of ascending addresses; those outside the fragments have none."""
-        positions = np.full(len(addresses), NO_POSITION, dtype=np.int64)
+        """Return the positions of ascending addresses; those outside the fragments have none. Addresses that are
+        positions already are not copied."""
+        runs, found = [], 0
         for fragment in fragments:
             first = fragment << HALF_BITS
             last = first + self.lookup.coverage.physical_rows[fragment]
             begin, end = np.searchsorted(addresses, np.array([first, last], dtype=np.uint64)).tolist()
             if begin < end:
-                positions[begin:end] = addresses[begin:end].view(np.int64) + (self.order.start_of(fragment) - first)
+                runs.append((begin, end, self.order.start_of(fragment) - first))
+                found += end - begin
+        if found == len(addresses) and all(shift == 0 for _, _, shift in runs):
+            return addresses.view(np.int64)
+        positions = np.empty(len(addresses), dtype=np.int64)
+        if found < len(addresses):
+            positions.fill(NO_POSITION)
+        for begin, end, shift in runs:
+            np.add(addresses[begin:end].view(np.int64), shift, out=positions[begin:end])
         return positions
 
 
