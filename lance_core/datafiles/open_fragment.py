@@ -229,7 +229,7 @@ class _RowNumbers:
 
 
 _UNCHECKED_OFFSETS = StorageVersion(2, 0)
-"""Version whose offsets the codec uses unchecked, whoever wrote the file."""
+"""Version whose offsets the codec uses unchecked, also in files that this library has written."""
 FragmentShape = tuple[tuple[tuple[int, ...], tuple[int, ...], StorageVersion], ...]
 """Everything that a manifest records about the files of a fragment, except names and sizes."""
 
@@ -298,7 +298,7 @@ def open_reader(store: Store, codec: DataCodec, file: DataFile, expected_names: 
     """Open a file with the codec for its format."""
     if file.version.is_legacy:
         return LegacyFileReader.open(store, file.qualified_path)
-    # Only this library records checksums. The codec uses offsets of version 2.0 unchecked, whoever wrote them.
+    # Only this library records checksums. The codec uses all offsets of version 2.0 unchecked.
     is_vouched = file.checksum is not None and file.version > _UNCHECKED_OFFSETS
     return codec.open(file.qualified_path, expected_names, size=file.size, is_vouched=is_vouched)
 
