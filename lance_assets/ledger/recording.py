@@ -76,7 +76,7 @@ def build_materialization(
 ) -> dg.AssetMaterialization:
     """Return the event of a version. `retained` is the number of versions on the ledger, this one included."""
     run_is_known = facts.run_id is not None and instance.has_run(facts.run_id)
-    metadata = metadata_of(facts, run_is_known=run_is_known, descriptions=ledger.column_descriptions)
+    metadata = metadata_of(facts, run_is_known=run_is_known, descriptions=ledger.column_descriptions, key=ledger.key)
     if advice := retention_advice(ledger, retained):
         metadata |= {"lance/retained": dg.MetadataValue.int(retained), "lance/advice": dg.MetadataValue.text(advice)}
     return dg.AssetMaterialization(

@@ -232,8 +232,10 @@ def metadata_of(
     run_is_known: bool,
     with_diagram: bool = False,
     descriptions: Mapping[str, str] | None = None,
+    key: dg.AssetKey | None = None,
 ) -> Metadata:
-    """Return the metadata of a version. `descriptions` are those of its columns that the declaration of the table has.
+    """Return the metadata of a version. `descriptions` are those of its columns that the declaration of the table has,
+    `key` is the asset key of the table.
 
     `with_diagram` adds the lineage diagram to events of writes. Events of the ledger have none
     (`001-lineage-in-transaction-properties.md`).
@@ -265,7 +267,7 @@ def metadata_of(
         "lance/run": value.dagster_run(facts.run_id) if facts.run_id and run_is_known else _text_metadata(facts.run_id),
         "dagster/row_count": value.int(facts.rows),
         "dagster/uri": value.text(facts.uri),
-        "dagster/column_lineage": _column_lineage(facts.properties),
+        "dagster/column_lineage": _column_lineage(facts, key),
         "dagster/column_schema": value.table_schema(table_schema(facts.schema, descriptions or {})),
     }
     return {name: item for name, item in metadata.items() if item is not None}
@@ -335,17 +337,19 @@ def _inputs_metadata(properties: Mapping[str, str]) -> dg.MetadataValue | None:
     return dg.MetadataValue.json(by_table) if by_table else None
 
 
-def _column_lineage(properties: Mapping[str, str]) -> dg.MetadataValue | None:
-    """Return the recorded sources of columns whose tables are assets."""
-    if COLUMN_SOURCES not in properties:
+def _column_lineage(facts: VersionFacts, key: dg.AssetKey | None) -> dg.MetadataValue | None:
+    """Return the recorded sources of columns whose tables are assets. A writer outside of Dagster records the table
+    without its asset, which is `key`."""
+    if COLUMN_SOURCES not in facts.properties:
         return None
+    own = {facts.uri: key.to_user_string()} if key else {}
     deps = {
         column: [
-            dg.TableColumnDep(asset_key=dg.AssetKey.from_user_string(source.asset), column_name=source.column)
+            dg.TableColumnDep(asset_key=dg.AssetKey.from_user_string(asset), column_name=source.column)
             for source in sources
-            if source.asset
+            if (asset := source.asset or own.get(source.uri))
         ]
-        for column, sources in list(parse_column_sources(properties).items())[:_COLUMNS_MAX]
+        for column, sources in list(parse_column_sources(facts.properties).items())[:_COLUMNS_MAX]
     }
     known = {column: each for column, each in deps.items() if each}
     return dg.MetadataValue.column_lineage(dg.TableColumnLineage(known)) if known else None

@@ -24,6 +24,7 @@ from lance_core.commit.audit import AuditFunction
 from lance_core.commit.fencing import ClockReading
 from lance_core.commit.group_commit import commit_append
 from lance_core.commit.loop import CommitResult, commit
+from lance_core.commit.openlineage import COLUMNS
 from lance_core.coordination import idempotency
 from lance_core.coordination.backoff import Backoff
 from lance_core.coordination.idempotency import CommitSummary, IntentRecord
@@ -182,8 +183,20 @@ def _plan_and_finish(change: Change, started: StartedWrite, properties: Mapping[
         return finish_append(started, planned, properties=properties, attempts=retries, audit=change.audit)
     if not isinstance(planned, Planned):
         planned = Planned(planned)
-    properties = {**properties, **planned.properties}
-    return finish(started, planned.operation, properties=properties, attempts=retries, audit=change.audit)
+    return finish(
+        started,
+        planned.operation,
+        properties=_merge_properties(properties, planned),
+        attempts=retries,
+        audit=change.audit,
+    )
+
+
+def _merge_properties(properties: Mapping[str, str], planned: Planned) -> Mapping[str, str]:
+    """Return the properties of the transaction. The caller may know the sources of columns more exactly than the plan,
+    such as their assets, so its record of them is kept."""
+    recorded = {COLUMNS: properties[COLUMNS]} if COLUMNS in properties else {}
+    return {**properties, **planned.properties, **recorded}
 
 
 def _may_replan(change: Change, started: StartedWrite, conflict: RetryableConflict | AlreadyExists) -> bool:

@@ -56,6 +56,9 @@ class SqlValues:
     def check_used(self, base: Snapshot) -> None:
         """Expressions apply to any row."""
 
+    def sources(self, base: Snapshot, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        return {name: expression.columns for name, expression in self._projection(base).compiled}
+
     def _projection(self, base: Snapshot) -> Projection:
         return Projection.parse(self.expressions, with_metadata_columns(base.manifest.schema.arrow))
 
@@ -107,6 +110,10 @@ class FunctionValues:
     def check_used(self, base: Snapshot) -> None:
         """A function applies to any row."""
 
+    def sources(self, base: Snapshot, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Return the columns that the function gets. One that gets all columns does not say which ones it uses."""
+        return {} if self.read_columns is None else dict.fromkeys(names, tuple(self.read_columns))
+
 
 @dataclass
 class JoinedValues:
@@ -143,6 +150,10 @@ class JoinedValues:
 
     def reads(self, base: Snapshot) -> Sequence[str]:
         return self.on
+
+    def sources(self, base: Snapshot, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Return nothing: the values are those of the caller, whose origin is unknown here."""
+        return {}
 
     def compute(self, base: Snapshot, fragment: Fragment, offsets: Offsets) -> Iterator[PositionedBatch]:
         keys, values = self._source(base)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core import validation
+from lance_core.commit.write_protocol import Planned
 from lance_core.datafiles.blob_writing import to_stored
 from lance_core.datafiles.codec import BATCH_ROWS
 from lance_core.datafiles.conform import Conversion, conform
@@ -36,16 +37,16 @@ from lance_core.dml.column_fill import (
     read_field_ids,
     resolve_target,
 )
+from lance_core.dml.column_sources import with_column_sources, with_condition
 from lance_core.dml.column_values import FunctionValues, JoinedValues, SqlValues
 from lance_core.dml.deletion_files import encode_offsets
-from lance_core.dml.new_columns import NewColumns
+from lance_core.dml.new_columns import NewColumns, add_columns
 from lance_core.dml.row_addresses import check_addresses_stay
 from lance_core.dml.row_matching import find_matching_rows
 from lance_core.dml.row_rewrite import concat_arrays, row_bytes
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
-from lance_core.format.operations import Merge, Update
 from lance_core.index import lookup
 from lance_core.progress import track
 from lance_core.runtime import Runtime
@@ -83,6 +84,10 @@ class ColumnValues(Protocol):
 
     def check_used(self, base: Snapshot) -> None:
         """Raise if a value is meant for a row that does not exist."""
+
+    def sources(self, base: Snapshot, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Return the columns from which the values of each of the columns `names` are computed, as far as they are
+        known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +328,7 @@ class ColumnReplacement:
     read_ids: tuple[int, ...] | None = None
     """Ids of the fields that the last plan read."""
 
-    def plan(self, base: Snapshot) -> Merge | Update | None:
+    def plan(self, base: Snapshot) -> Planned | None:
         """Write the columns of all fragments that have no valid file, and return the operation."""
         self.check_base(base)
         predicate = parse_condition(base, self.where)
@@ -346,7 +351,8 @@ class ColumnReplacement:
         for fragment in unfilled:
             self.filled.setdefault(fragment.id, FilledFragment.unchanged(fragment, target))
         self.values.check_used(base)
-        return plan_fill(base, target, self.filled)
+        sources = with_condition(self.values.sources(base, target.columns.arrow.names), predicate)
+        return with_column_sources(base, plan_fill(base, target, self.filled), sources)
 
     def _fill(
         self, base: Snapshot, fragment: Fragment, offsets: Offsets, target: ColumnTarget | None, *, is_complete: bool
@@ -393,6 +399,26 @@ def replaced_columns(
         "replace=True and where= need values: pass {name: SQL} or a function. Arrow fields declare new columns, which "
         "are null in every row"
     )
+
+
+def added_columns(
+    base: Snapshot,
+    columns: NewColumns,
+    *,
+    schema: pa.Schema | None,
+    read_columns: Sequence[str] | None,
+    runtime: Runtime,
+) -> Planned | None:
+    """Plan new columns for all rows, and record the columns from which they are computed."""
+    operation = add_columns(base, columns, schema=schema, read_columns=read_columns, runtime=runtime)
+    stored = base.manifest.schema.arrow.names
+    added = [name for name in operation.schema.arrow.names if name not in stored]
+    sources: Mapping[str, Sequence[str]] = {}
+    if isinstance(columns, Mapping):
+        sources = SqlValues(columns).sources(base, added)
+    elif callable(columns):
+        sources = FunctionValues(columns, schema, read_columns).sources(base, added)
+    return with_column_sources(base, operation, sources)
 
 
 def joined_columns(data: InputRows, on: str | Sequence[str], *, replace: bool, runtime: Runtime) -> ColumnReplacement:

@@ -11,8 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core import validation
+from lance_core.commit.write_protocol import Planned
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.dml.column_sources import OwnColumnSources, sources_of_sql, with_column_sources
 from lance_core.dml.row_matching import check_columns, find_matching_rows
 from lance_core.dml.row_rewrite import (
     FragmentChange,
@@ -56,6 +58,10 @@ class UpdateRequest:
         check_condition(base.manifest, predicate.columns if predicate else (), what="the condition")
         return cls(columns, projection, predicate)
 
+    def column_sources(self) -> OwnColumnSources:
+        """Return the columns that decide about the new values of each column."""
+        return sources_of_sql(self.projection, self.predicate)
+
 
 def update(
     base: Snapshot,
@@ -72,6 +78,27 @@ def update(
     `in_place` says whether columns are rewritten in place, if that was decided for the whole table before. `selection`
     is the result of the indices, if they were asked before."""
     request = UpdateRequest.of(base, values, where)
+    return _plan_update(base, request, limits=limits, runtime=runtime, in_place=in_place, selection=selection)
+
+
+def update_with_sources(
+    base: Snapshot, values: Mapping[str, str], where: str | None, *, limits: FileLimits, runtime: Runtime
+) -> Planned | None:
+    """Plan an update, and record the columns from which the new values are computed."""
+    request = UpdateRequest.of(base, values, where)
+    operation = _plan_update(base, request, limits=limits, runtime=runtime, in_place=None, selection=None)
+    return with_column_sources(base, operation, request.column_sources())
+
+
+def _plan_update(
+    base: Snapshot,
+    request: UpdateRequest,
+    *,
+    limits: FileLimits,
+    runtime: Runtime,
+    in_place: bool | None,
+    selection: Selection | None,
+) -> Update:
     projection = request.projection
 
     def evaluate(rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:

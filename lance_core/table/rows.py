@@ -183,7 +183,7 @@ class RowWrites(TableBase):
         condition = None if where is None else self._sql(where, "where")
         return self._write(
             "update",
-            lambda base: update.update(base, values, condition, limits=limits, runtime=self.runtime),
+            lambda base: update.update_with_sources(base, values, condition, limits=limits, runtime=self.runtime),
             WriteOptions(intent, properties, retries, audit),
         )
 

@@ -65,7 +65,7 @@ class SchemaWrites(TableBase):
         with reporting(progress, "add_columns"):
             return self._write(
                 "add_columns",
-                lambda base: new_columns.add_columns(
+                lambda base: replaced_columns.added_columns(
                     base, columns, schema=schema, read_columns=read_columns, runtime=self.runtime
                 ),
                 options,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lance_core.commit.loop import ATTEMPTS
-from lance_core.commit.write_protocol import Change, commit_with_retry
+from lance_core.commit.write_protocol import Change, Planned, commit_with_retry
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Operation
 from lance_core.runtime import SYSTEM_RUNTIME
@@ -68,7 +68,7 @@ def run_change(
     table: TableRef,
     options: WriteOptions,
     verb: str,
-    plan: Callable[[Snapshot], Operation | None],
+    plan: Callable[[Snapshot], Operation | Planned | None],
     *,
     operation: str,
     can_replan: bool = True,

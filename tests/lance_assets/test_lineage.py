@@ -15,6 +15,7 @@ from lance_assets import SparkAppend, SparkSessionResource, SparkUpdate, SparkUp
 from lance_assets.cli.main import main
 from lance_assets.common.text import escape_markdown
 from lance_assets.discovery.sensor import discovery_sensor
+from lance_assets.ledger.version_metadata import discovered_facts, metadata_of
 from lance_assets.lineage import VersionName, ancestry_of
 from lance_assets.lineage.dagster_events import recorded_versions
 from lance_assets.provenance.properties import RUN_ID
@@ -139,6 +140,11 @@ def test_sources_of_columns_are_metadata_and_printed(
         {"uri": orders.uri, "asset": "lake/orders", "column": "price"},
         {"uri": raw, "asset": None, "column": "amount"},
     ]
+    # A writer outside of Dagster knows no asset, and the ledger knows its own.
+    doubled = Table.open(table.uri).update({"total": "2 * total"}).table
+    facts = discovered_facts(doubled, doubled.versions()[-1], 1)
+    outside = metadata_of(facts, run_is_known=False, key=table.key)["dagster/column_lineage"]
+    assert outside.value == dg.TableColumnLineage({"total": [dep(table.key, "total")]})
 
 
 def test_version_of_a_killed_run_is_found_by_the_sensor_event(

@@ -23,10 +23,12 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core import validation
+from lance_core.commit.write_protocol import Planned
 from lance_core.coordination import progress
 from lance_core.dml import new_columns, settings
 from lance_core.dml.call_settings import BlobForm, CallSettings, CallUnit, InputFormat, RetriedError
 from lance_core.dml.column_fill import FilledFragment, keep_valid, plan_fill, read_field_ids, resolve_target
+from lance_core.dml.column_sources import with_column_sources
 from lance_core.dml.computed_column import (
     DECLARATION_KEY,
     ComputedColumn,
@@ -252,7 +254,7 @@ class _FillRun:
         """Columns that decide whether what was computed for a fragment is still valid."""
         return {*self.declaration.reads, self.column.name, self.column.fingerprint}
 
-    def plan(self, base: Snapshot) -> Merge | Update | None:
+    def plan(self, base: Snapshot) -> Planned | None:
         """Fill the stale fragments that have no valid file, and return the operation."""
         fragments, ids = base.manifest.fragments, read_field_ids(base, self.names)
         target = resolve_target(base, self.column.schema, replace=True)
@@ -280,7 +282,8 @@ class _FillRun:
         for fragment in todo:
             if fragment.id not in self.filled:
                 self.results[fragment.id] = FragmentResult.unreached(fragment)
-        return plan_fill(base, target, self.filled)
+        sources = {self.column.name: self.column.inputs}
+        return with_column_sources(base, plan_fill(base, target, self.filled), sources)
 
     def _fill_in_waves(self, base: Snapshot, todo: Sequence[Fragment]) -> None:
         """Fill the fragments in jobs of some fragments each, until a bound is reached. Fragments that a worker has not

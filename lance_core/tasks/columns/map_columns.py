@@ -21,6 +21,7 @@ from typing import Literal, cast
 import pyarrow as pa
 
 from lance_core import validation
+from lance_core.commit.write_protocol import Planned
 from lance_core.coordination import progress as progress_module
 from lance_core.dml.column_fill import (
     ColumnTarget,
@@ -30,6 +31,7 @@ from lance_core.dml.column_fill import (
     read_field_ids,
     resolve_target,
 )
+from lance_core.dml.column_sources import with_column_sources, with_condition
 from lance_core.dml.column_values import FunctionValues
 from lance_core.dml.new_columns import Compute, add_columns
 from lance_core.dml.replaced_columns import fill_fragment, null_rows, parse_condition
@@ -141,8 +143,13 @@ class _MapColumnsRun:
     """Lease on the files of an earlier run."""
     read_ids: tuple[int, ...] | None = None
     """Ids of the fields that the last plan read."""
+    declared_reads: Sequence[str] | None = None
+    """Columns that the caller named for the function; `None` if it gets all of them."""
 
-    def plan(self, base: Snapshot) -> Merge | Update | None:
+    def __post_init__(self) -> None:
+        self.declared_reads = self.computation.read_columns
+
+    def plan(self, base: Snapshot) -> Planned | None:
         """Fill the fragments that have no valid file, and return the operation that puts the columns into effect."""
         target = self._resolve(base)  # reports invalid columns before a task runs
         columns = self._checked_read_columns(base)
@@ -167,7 +174,9 @@ class _MapColumnsRun:
             self.filled |= {each.fragment.id: each for each in new}
         if missing := [fragment.id for fragment in fragments if fragment.id not in self.filled]:
             raise StorageError(f"{base.location.uri}: no worker returned fragment {missing[0]}; run it again")
-        return plan_fill(base, target, self.filled)
+        values = FunctionValues(self.computation.compute, self.computation.schema, self.declared_reads)
+        sources = with_condition(values.sources(base, self.computation.schema.names), predicate)
+        return with_column_sources(base, plan_fill(base, target, self.filled), sources)
 
     def _resolve(self, base: Snapshot) -> ColumnTarget:
         return _resolve_columns(base, self.computation)

@@ -12,8 +12,10 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from lance_core.commit.write_protocol import Planned
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml import update as local_update
+from lance_core.dml.column_sources import with_column_sources
 from lance_core.dml.row_matching import find_matching_rows
 from lance_core.dml.row_rewrite import field_ids_of, is_column_rewrite_cheaper
 from lance_core.dml.update import UpdateRequest
@@ -46,7 +48,7 @@ def update(
     """Set columns to the values of SQL expressions in the rows that match `condition`, as one version."""
     results_cache, counts_cache = PartialResults(), PartialResults()
 
-    def plan(base: Snapshot) -> Update:
+    def plan(base: Snapshot) -> Planned | None:
         sql = None if condition is None else to_sql(condition, filterable_schema(base.manifest), "where")
         request = UpdateRequest.of(base, values, sql)  # reports invalid input before a task runs
         selection, matches = _count_matches(base, request.predicate, sql, counts_cache, runner)
@@ -55,9 +57,10 @@ def update(
         in_place = is_column_rewrite_cheaper(base, request.columns, rows=rows, changed=matched)
         task = _UpdateTask(tuple(values.items()), sql, limits, in_place, selection)
         results = results_cache.over_fragments(base, fragments, partitions_for_writing(matched, runner), task, runner)
-        return operation_merge.merge_updates(
+        operation = operation_merge.merge_updates(
             operation_merge.decode_operations(results), _operation_template(base, request, in_place)
         )
+        return with_column_sources(base, operation, request.column_sources())
 
     return run_change(table, options, "update", plan, operation=Update.name)
 
@@ -65,13 +68,8 @@ def update(
 def columns_read_by(table: TableRef, values: Mapping[str, str], condition: str | None) -> dict[str, tuple[str, ...]]:
     """Return the columns that decide about the new values of each column: those of its expression and of the
     condition."""
-    base = table.newest()
-    read: dict[str, tuple[str, ...]] = {}
-    for name, value in values.items():
-        request = UpdateRequest.of(base, {name: value}, condition)
-        in_condition = request.predicate.columns if request.predicate else ()
-        read[name] = tuple(sorted({*request.projection.columns, *in_condition}))
-    return read
+    request = UpdateRequest.of(table.newest(), values, condition)
+    return {name: tuple(sorted(columns)) for name, columns in request.column_sources().items()}
 
 
 def partitions_for_writing(rows: int, runner: Runner) -> int:

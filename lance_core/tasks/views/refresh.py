@@ -130,7 +130,7 @@ def refresh(
     started = time.monotonic()
     properties = options.check()
     location = branch_location(view.locate(), view.branch)
-    run = _Refresh(source, definition, rebuild, limits or FileLimits(), runner, properties)
+    run = _Refresh(source, definition, rebuild, limits or FileLimits(), runner)
     change = Change(
         VERB, run.plan, Update.name, audit=options.audit_function(Table), create=lambda each: run.create(location, each)
     )
@@ -185,9 +185,7 @@ class _Refresh:
         rebuild: bool,
         limits: FileLimits,
         runner: Runner,
-        properties: Mapping[str, str],
     ) -> None:
-        self._properties = properties
         self._source, self._definition, self._rebuild = source, definition, rebuild
         self._limits, self._runner = limits, runner
         self._upsert: tuple[tuple[object, ...], UpsertRun] | None = None
@@ -239,10 +237,7 @@ class _Refresh:
         return Planned(Overwrite(fragments, schema, {}), properties)
 
     def _column_sources(self, until: Snapshot, resolved: ResolvedView) -> Mapping[str, str]:
-        """Return the property with the columns of the source from which those of the view are computed, unless the
-        caller has recorded them."""
-        if openlineage.COLUMNS in self._properties:
-            return {}
+        """Return the property with the columns of the source from which those of the view are computed."""
         sources = {column: [[0, name] for name in names] for column, names in resolved.column_sources().items()}
         recorded = {"columns": sources, "tables": [[until.location.uri, None]]}
         return {openlineage.COLUMNS: json.dumps(recorded, sort_keys=True)}
