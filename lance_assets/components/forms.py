@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import dagster as dg
 
+from lance_assets.common.code_location import declared_in_yaml
 from lance_assets.components.source_position import SourcePosition
 from lance_assets.writes.write_list import check_options, did_you_mean
 from lance_core import InvalidInput
@@ -151,7 +152,8 @@ def record(
                 raise position.error(f"{what}: {name} is missing")
         options = {name: forms[name].read(option, position.child(name)) for name, option in value.items()}
         try:
-            return make(**options)
+            with declared_in_yaml(position.location):
+                return make(**options)
         except (ValueError, dg.DagsterError) as error:  # `InvalidInput` is a ValueError
             raise position.error(str(error)) from error
 

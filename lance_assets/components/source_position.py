@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from lance_assets.common.code_location import CodeLocation
 from lance_core import InvalidInput
 
 _TEMPLATE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
@@ -37,6 +38,15 @@ class SourcePosition:
         """Python module of the folder that contains the file, or `None` if the folder is in no package."""
         loading = dg.ComponentLoadContext.from_resolution_context(self.context)
         return loading.defs_relative_module_name(loading.path) if loading.path.exists() else None
+
+    @property
+    def location(self) -> CodeLocation | None:
+        """File and line of this value; `None` if Dagster does not know them."""
+        tree = self.context.source_position_tree
+        if tree is None:
+            return None
+        position = tree.lookup_closest_and_path(self.context.path, None)[0]
+        return CodeLocation(os.path.abspath(position.filename), position.start.line)
 
     def error(self, reason: str) -> InvalidInput:
         """Return an error at this position. It shows the value only if `reason` does, since the value may be a

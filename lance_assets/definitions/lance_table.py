@@ -19,6 +19,7 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from lance_assets.checks.asset_checks import asset_checks
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import check_unique_names
+from lance_assets.common.code_location import CodeLocation, code_reference, find_declaration
 from lance_assets.definitions.declared_tables import remember_table
 from lance_assets.definitions.operator_job import operator_job as build_operator_job
 from lance_assets.definitions.uniqueness import register_table
@@ -83,6 +84,8 @@ class LanceTable(dg.AssetDep):  # type: ignore[misc]  # mypy knows no dataclass 
     """Assets that the table depends on besides its writes."""
     definition_metadata: Mapping[str, object] = field(default_factory=dict)
     has_operator_job: bool = True
+    declared_at: CodeLocation | None = field(default=None, compare=False)
+    """Location of the declaration, to which the assets without a function of the user refer."""
 
     # Without its partition mapping, an asset with this dependency would depend on every version.
     def __new__(cls, ledger: Ledger, *_fields: object, **_more: object) -> Self:
@@ -238,7 +241,14 @@ class LanceTable(dg.AssetDep):  # type: ignore[misc]  # mypy knows no dataclass 
         return dg.Definitions.merge(declared, *optional) if optional else declared
 
     def _profile(self, ledger: Ledger, profile: Profile) -> dg.AssetsDefinition:
-        return profile_asset(ledger, profile, group=self.group, checks=self.checks, automation=self.automation)
+        return profile_asset(
+            ledger,
+            profile,
+            group=self.group,
+            checks=self.checks,
+            automation=self.automation,
+            declared_at=self.declared_at,
+        )
 
     @property
     def _maintenance_definitions(self) -> dg.Definitions:
@@ -246,7 +256,9 @@ class LanceTable(dg.AssetDep):  # type: ignore[misc]  # mypy knows no dataclass 
         assert policy is not None
         writes = [write_key(ledger, write) for write in self.writes.freeze()]
         return dg.Definitions(
-            assets=[maintenance_asset(ledger, policy, group=self.group, checks=self.checks)],
+            assets=[
+                maintenance_asset(ledger, policy, group=self.group, checks=self.checks, declared_at=self.declared_at)
+            ],
             sensors=[maintenance_sensor(ledger, policy, writes)] if policy.interval_s else [],
             schedules=[maintenance_schedule(ledger, policy, writes)] if policy.every else [],
         )
@@ -255,7 +267,7 @@ class LanceTable(dg.AssetDep):  # type: ignore[misc]  # mypy knows no dataclass 
     def _scrub_definitions(self) -> dg.Definitions:
         assert self.scrub is not None
         return dg.Definitions(
-            assets=[scrub_asset(self.ledger, self.scrub, group=self.group)],
+            assets=[scrub_asset(self.ledger, self.scrub, group=self.group, declared_at=self.declared_at)],
             schedules=[scrub_schedule(self.ledger, self.scrub)] if self.scrub.every else [],
         )
 
@@ -273,6 +285,7 @@ class LanceTable(dg.AssetDep):  # type: ignore[misc]  # mypy knows no dataclass 
             owners=self.owners,
             tags=self.tags,
             metadata={
+                **code_reference(self.declared_at),
                 **self.definition_metadata,
                 "dagster/uri": shown_uri,
                 "dagster/table_name": ".".join(ledger.key.path),
@@ -407,6 +420,7 @@ def lance_table(
         upstream=tuple(deps),
         definition_metadata=dict(metadata or {}),
         has_operator_job=operator_job,
+        declared_at=find_declaration(),
     )
     if automation and not table.profile:
         raise InvalidInput(f"the Lance table {ledger.label!r}: automation= needs a profile, but profile=False")
@@ -427,7 +441,7 @@ def _ordered_columns(ledger: Ledger, computed: Sequence[SparkComputedColumn]) ->
     for each in in_order(declared):
         upstream = [keys[name] for name in each.inputs if name in keys and name != each.name]
         column = by_column[each.name]
-        ordered.append(replace(column, deps=[*column.deps, *(key for key in upstream if key not in column.deps)]))
+        ordered.append(column.with_options(deps=[*column.deps, *(key for key in upstream if key not in column.deps)]))
     return ordered
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from lance_assets.checks.check import Check
+from lance_assets.common.code_location import CodeLocation, code_reference, locate_at
 from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.ledger.version_metadata import Metadata
@@ -34,9 +35,15 @@ def maintenance_key(ledger: Ledger) -> dg.AssetKey:
 
 
 def maintenance_asset(
-    ledger: Ledger, policy: Maintenance, *, group: str, checks: Sequence[Check] = ()
+    ledger: Ledger,
+    policy: Maintenance,
+    *,
+    group: str,
+    checks: Sequence[Check] = (),
+    declared_at: CodeLocation | None = None,
 ) -> dg.AssetsDefinition:
-    """Return the maintenance asset of a table. `checks` are those of the table, evaluated on its compactions too."""
+    """Return the maintenance asset of a table. `checks` are those of the table, evaluated on its compactions too.
+    `declared_at` is the location of its declaration."""
 
     @dg.asset(
         key=maintenance_key(ledger),
@@ -48,7 +55,9 @@ def maintenance_asset(
         ),
         required_resource_keys={SPARK_RESOURCE_KEY},
         pool=ledger.pool,
+        metadata=code_reference(declared_at),
     )
+    @locate_at(declared_at)
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         with translate_errors(ledger, retry_number=context.retry_number):
             return _maintain(context, ledger, policy, checks)

@@ -12,6 +12,7 @@ from typing import Literal
 
 import dagster as dg
 
+from lance_assets.common.code_location import CodeLocation, code_reference, locate_at
 from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.ledger import Ledger
 from lance_assets.maintenance.policy import check_cron
@@ -55,8 +56,10 @@ def scrub_key(ledger: Ledger) -> dg.AssetKey:
     return dg.AssetKey([*ledger.prefix, f"{ledger.name}_scrub"])
 
 
-def scrub_asset(ledger: Ledger, scrub: Scrub, *, group: str) -> dg.AssetsDefinition:
-    """Return the scrub asset of a table."""
+def scrub_asset(
+    ledger: Ledger, scrub: Scrub, *, group: str, declared_at: CodeLocation | None = None
+) -> dg.AssetsDefinition:
+    """Return the scrub asset of a table. `declared_at` is the location of its declaration."""
     key = scrub_key(ledger)
 
     @dg.asset(
@@ -66,7 +69,9 @@ def scrub_asset(ledger: Ledger, scrub: Scrub, *, group: str) -> dg.AssetsDefinit
         description=f"Verifies files of the Lance table {ledger.label} by their checksums. It writes nothing.",
         required_resource_keys={SPARK_RESOURCE_KEY},
         check_specs=[dg.AssetCheckSpec(CHECK_NAME, asset=key, description="No verified file is damaged or missing.")],
+        metadata=code_reference(declared_at),
     )
+    @locate_at(declared_at)
     def asset(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         with translate_errors(ledger, retry_number=context.retry_number):
             yield _verify_share(context, ledger, scrub)

@@ -13,6 +13,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import EvaluatedCheck, context_at, evaluate_all, evaluation_event
+from lance_assets.common.code_location import CodeLocation, code_reference, locate_at
 from lance_assets.failures.error_translation import translate_errors
 from lance_assets.ledger.dynamic_partitions import incarnation_of
 from lance_assets.ledger.ledger import Ledger
@@ -40,9 +41,10 @@ def profile_asset(
     group: str,
     checks: Sequence[Check] = (),
     automation: Automation | None = None,
+    declared_at: CodeLocation | None = None,
 ) -> dg.AssetsDefinition:
     """Return the profile asset of a ledger. `checks` are evaluated on versions that no run of this Dagster instance
-    made."""
+    made. `declared_at` is the location of the declaration of the table."""
 
     @dg.op(
         name=f"lance_profile__{ledger.slug}",
@@ -50,6 +52,7 @@ def profile_asset(
         out={_PROFILE: dg.Out(dg.Nothing)},
         code_version=_CODE_VERSION,
     )
+    @locate_at(declared_at)
     def profile(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
         with translate_errors(ledger, retry_number=context.retry_number):
             yield from _profile_partitions(context, ledger, settings, checks)
@@ -66,6 +69,7 @@ def profile_asset(
             keys_by_output_name={_PROFILE: profile_key(ledger)},
             partitions_def=ledger.partitions,
             group_name=group,
+            metadata_by_output_name={_PROFILE: dict(code_reference(declared_at))},
             descriptions_by_output_name={_PROFILE: description},
             tags_by_output_name={_PROFILE: {"dagster/kind/lance": ""}},
             automation_conditions_by_output_name={_PROFILE: condition} if condition else None,

@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import dagster as dg
 
+from lance_assets.common.code_location import Located
 from lance_assets.writes.dependencies import Dependency, Input
 from lance_core import InvalidInput
 
@@ -83,7 +84,7 @@ REFUSED_BY_TABLES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssetOptions:
+class AssetOptions(Located):
     """Arguments of `@dg.asset` that every write takes, with their meaning in Dagster."""
 
     deps: Iterable[Dependency] = ()

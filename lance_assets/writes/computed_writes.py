@@ -5,7 +5,7 @@ A run computes only stale rows: new ones, those whose inputs changed, and those 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 import dagster as dg
@@ -143,7 +143,7 @@ class SparkComputedColumn(Write):
     def for_table(self, table: str) -> "SparkComputedColumn":
         if self.name:
             return self
-        return replace(self, name=_NON_WORD.sub("_", f"{table}_{self.column}").rstrip("_"))
+        return self.with_options(name=_NON_WORD.sub("_", f"{table}_{self.column}").rstrip("_"))
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         recompute = self._mode_of_run(ctx) == "recompute"

@@ -4,7 +4,7 @@ parent.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from lance_assets.ledger.index_metadata import Metadata, metadata_of_index
@@ -58,7 +58,7 @@ class SparkBuildIndex(Write):
     def for_table(self, table: str) -> "SparkBuildIndex":
         if self.name:
             return self
-        return replace(self, name=_NON_WORD.sub("_", f"{table}_index_{self.column}").rstrip("_"))
+        return self.with_options(name=_NON_WORD.sub("_", f"{table}_index_{self.column}").rstrip("_"))
 
     def execute(self, ctx: WriteContext, make_options: Callable[[], SparkWriteOptions]) -> Committed:
         request = self._request

@@ -7,12 +7,13 @@ in a partitioned write.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import dagster as dg
 
 from lance_assets.checks.check import Check
+from lance_assets.common.code_location import find_declaration
 from lance_assets.common.sql_literals import Value, sql_literal
 from lance_assets.ledger.ledger import check_name
 from lance_assets.provenance.column_sources import ColumnSources
@@ -87,7 +88,9 @@ class Write(WriteSettings, ABC):
 
     def __new__(cls, *args: object, **options: object) -> Self:
         check_names(options, REFUSED_BY_WRITES, f"{cls.__name__}({options.get('name', *args[:1])!r})")
-        return object.__new__(cls)
+        write = object.__new__(cls)
+        object.__setattr__(write, "declared_at", find_declaration())
+        return write
 
     def __post_init__(self) -> None:
         if self.name or not self.is_named_by_its_table:
@@ -110,6 +113,12 @@ class Write(WriteSettings, ABC):
     def for_table(self, table: str) -> "Write":
         """Return this write as one of the writes of the table with this name."""
         return self
+
+    def with_options(self, **options: Any) -> Self:
+        """Return this write, declared at the same place, with other options."""
+        changed = replace(self, **options)
+        object.__setattr__(changed, "declared_at", self.declared_at)
+        return changed
 
     @property
     def function(self) -> object:

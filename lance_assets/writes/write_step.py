@@ -14,7 +14,7 @@ import dagster as dg
 
 from lance_assets.checks.check import Check
 from lance_assets.checks.evaluate import evaluate_in_run
-from lance_assets.common.code_location import locate_at
+from lance_assets.common.code_location import code_reference, find_function, locate_at
 from lance_assets.failures.error_translation import translate_errors
 from lance_assets.io_manager.run_partitions import shown_keys, step_keys
 from lance_assets.ledger.dynamic_partitions import incarnation_of
@@ -68,15 +68,18 @@ def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Ch
     own = inspect.signature(asset)
     loaded = input_parameters(write.function, write.context_arguments, write.ins)
     asset.__signature__ = own.replace(parameters=[own.parameters["context"], *loaded])  # type: ignore[attr-defined]
+    function, declared = find_function(write.function), write.declared_at
+    # Dagster leads to the function only; the line of a declaration is metadata, and so is that of YAML for every write.
+    refers = declared is not None and (function is None or not declared.is_python)
     return dg.asset(
-        locate_at(write.function)(asset),
+        locate_at(function or declared, is_function=function is not None)(asset),
         key=write_key(ledger, write),
         deps=dependencies.deps,
         ins=dependencies.ins,
         partitions_def=write.partitions,
         backfill_policy=write.backfill_policy,
         description=write.description or f"{write.summary} the Lance table {ledger.label}.",
-        metadata=write.metadata,
+        metadata={**code_reference(declared if refers else None), **(write.metadata or {})},
         tags=write.tags,
         op_tags=write.op_tags,
         owners=write.owners,
@@ -286,7 +289,11 @@ class _Step:
             metadata={
                 **reported,
                 **metadata_of(
-                    facts, run_is_known=run_is_known, with_diagram=True, descriptions=ledger.column_descriptions
+                    facts,
+                    run_is_known=run_is_known,
+                    with_diagram=True,
+                    descriptions=ledger.column_descriptions,
+                    key=ledger.key,
                 ),
                 **partition,
                 **self.write.metadata_of(committed.table),

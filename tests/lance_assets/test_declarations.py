@@ -10,7 +10,17 @@ import pyarrow as pa
 import pytest
 
 import lance_assets
-from lance_assets import LanceTable, Maintenance, SparkAppend, SparkCompact, lance_table, lance_write
+from lance_assets import (
+    LanceTable,
+    Maintenance,
+    Scrub,
+    SparkAppend,
+    SparkCompact,
+    SparkComputedColumn,
+    lance_table,
+    lance_view,
+    lance_write,
+)
 from lance_assets.definitions.uniqueness import normalized_uri
 from lance_core import InvalidInput
 
@@ -192,8 +202,16 @@ def test_decorators_are_public() -> None:
 def read_orders(source: str, spark: Any, ctx: Any) -> Any: ...
 
 
-def test_code_references_lead_to_the_functions_of_the_user() -> None:
-    table = orders(writes=[SparkCompact("tidy"), SparkAppend("printed", fn=functools.partial(read_orders, "x"))])
+def test_code_references_lead_to_functions_and_declarations() -> None:
+    table = orders(
+        writes=[
+            SparkCompact("tidy"),
+            SparkAppend("printed", fn=functools.partial(read_orders, "x")),
+        ],
+        computed=[SparkComputedColumn("twice", sql="2 * id", type=pa.int64())],
+        maintenance=Maintenance(),
+        scrub=Scrub(),
+    )
 
     @lance_write(table=table, op="append")
     def arrived(spark: Any, ctx: Any) -> None: ...
@@ -206,13 +224,25 @@ def test_code_references_lead_to_the_functions_of_the_user() -> None:
     def landed(ctx: Any) -> str:
         return "landing"
 
-    found = {}
-    for asset in dg.with_source_code_references(list(table.defs.assets or [])):
-        for key, metadata in asset.metadata_by_key.items() if isinstance(asset, dg.AssetsDefinition) else ():
-            if value := metadata.get("dagster/code_references"):
-                (reference,) = value.code_references
-                found[key.path[-1]] = (reference.file_path, reference.line_number)
-    for function in (arrived, lengths, landed):
-        assert found[function.__name__] == (__file__, inspect.getsourcelines(function)[1])
-    assert found["tidy"] == found["printed"]
-    assert found["tidy"][0].endswith("write_step.py")
+    view = lance_view("recent", of=table, select=["id"])
+    found: dict[str, list[tuple[str, int | None]]] = {}
+    declared: Any = [*(table.defs.assets or []), *(view.defs.assets or [])]
+    assets: Any = dg.with_source_code_references(declared)
+    for asset in assets:
+        metadata = asset.metadata_by_key if isinstance(asset, dg.AssetsDefinition) else {asset.key: asset.metadata}
+        for key, each in metadata.items():
+            value = each["dagster/code_references"]
+            found[key.path[-1]] = [(reference.file_path, reference.line_number) for reference in value.code_references]
+    for name, function in (("printed", read_orders), ("arrived", arrived), ("lengths", lengths), ("landed", landed)):
+        assert found.pop(name) == [(__file__, inspect.getsourcelines(function)[1])]
+    lines = Path(__file__).read_text().splitlines()
+    texts = {name: lines[(references[0][1] or 0) - 1].strip() for name, references in found.items()}
+    assert {file for references in found.values() for file, _ in references} == {__file__}
+    of_table = 'return lance_table("orders", uri=str(location), key_prefix="lake", **options)'
+    of_view = 'view = lance_view("recent", of=table, select=["id"])'
+    assert texts == {
+        "tidy": 'SparkCompact("tidy"),',
+        "orders_twice": 'computed=[SparkComputedColumn("twice", sql="2 * id", type=pa.int64())],',
+        **dict.fromkeys(("recent", "recent_refresh", "recent_profile"), of_view),
+        **dict.fromkeys(("orders", "orders_profile", "orders_maintenance", "orders_scrub"), of_table),
+    }

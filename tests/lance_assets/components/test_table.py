@@ -177,6 +177,25 @@ EVERYTHING = """
 """
 
 
+def test_code_references_lead_to_the_lines_of_the_file(project: Project) -> None:
+    writes = "    - {op: compact, name: tidy}\n    - op: append\n      name: arrived\n      fn: yamlshop.rows:new\n"
+    project.write(in_yaml(writes))
+    lines = project.file.read_text().splitlines()
+    found = {}
+    for spec in project.defs().resolve_all_asset_specs():
+        (reference,) = spec.metadata["dagster/code_references"].code_references
+        assert Path(reference.file_path) == project.file
+        found[spec.key.path[-1]] = lines[reference.line_number - 1].strip()
+    of_table = found["orders"]
+    assert of_table in ("attributes:", "name: orders")
+    assert found == {
+        "orders": of_table,
+        "orders_profile": of_table,
+        "tidy": "- {op: compact, name: tidy}",
+        "arrived": "- op: append",
+    }
+
+
 def test_yaml_equals_python(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", CANARY)
     monkeypatch.setenv("LAKE", "/elsewhere")
