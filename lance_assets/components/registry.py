@@ -29,7 +29,7 @@ from lance_assets.checks import (
     SqlCheck,
 )
 from lance_assets.checks.custom_checks import CheckFunction
-from lance_assets.checks.recall import QueryFunction
+from lance_assets.checks.recall import Query, QueryFunction
 from lance_assets.checks.search_check import Expected, ExpectedFunction
 from lance_assets.components.forms import (
     BOOLEAN,
@@ -110,7 +110,7 @@ _CHECK_TYPES: Mapping[object, Form] = {
     Sequence[str]: TEXTS,
     Severity: enum_of({severity.value: severity for severity in Severity}),
     CheckFunction: FUNCTION,
-    QueryFunction | Sequence[Sequence[float]]: FUNCTION,
+    QueryFunction | Sequence[Query]: FUNCTION,
     ExpectedFunction | Expected: FUNCTION,
 }
 CHECK = object_or_reference(
