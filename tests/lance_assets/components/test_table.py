@@ -27,6 +27,7 @@ from lance_assets import (
     RowChange,
     RowCount,
     SchemaStable,
+    SearchCheck,
     Severity,
     SmallFiles,
     SparkAppend,
@@ -298,6 +299,7 @@ CHECKS = """  checks:
     - {check: small_files, max_small: 5}
     - {check: index_coverage, indices: [by_time], at_least: 0.99, severity: error}
     - {check: recall, column: v, k: 5, at_least: 0.9, nprobes: 8, queries: yamlshop.rows:words}
+    - {check: search, queries: yamlshop.rows:words, k: 5, at_least: 0.9, measure: recall, columns: [body]}
     - {check: foreign_writers}
     - {check: schema_stable, allow: [additions, drops]}
     - {check: sql, name: no_future, sql: select 1 where false}
@@ -357,6 +359,7 @@ def test_checks_and_profiles_in_yaml(project: Project) -> None:
         SmallFiles(max_small=5),
         IndexCoverage(indices=["by_time"], at_least=0.99, severity=Severity.ERROR),
         RecallCheck("v", 5, 0.9, rows.words, nprobes=8),
+        SearchCheck(rows.words, 5, 0.9, measure="recall", columns=["body"]),
         ForeignWriters(),
         SchemaStable(allow=["additions", "drops"]),
         SqlCheck("no_future", sql="select 1 where false"),
