@@ -6,6 +6,7 @@ import random
 import sys
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pyarrow as pa
 import pytest
 
 from lance_core import IndexIgnored, InvalidInput, MissingDependency, Table, Unsupported
+from lance_core.index.text import builder
 from lance_core.index.text.analyzer import analyzer_of
 from lance_core.index.text.text_search import TextLookup
 from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, parse_query
+from tests.lance_core.index.text.pylance_index import partitions_of
 from tests.lance_core.index.text.text_differential import QUERIES, compare, make_corpus, make_query
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
@@ -275,3 +278,44 @@ def test_a_hybrid_search_adds_reciprocal_ranks(tmp_path: Path) -> None:
     assert [value is not None for value in answer["_text_score"].to_pylist()] == [id in text for id in best]
     with pytest.raises(InvalidInput, match="two numbers"):
         table.hybrid_search("v", vectors[5], "zeta", weights=(0, 0))
+
+
+def test_partitions_of_one_segment_are_searched_as_one_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = make_rows(random.Random(11), 0, 400)
+    whole, parts = (Table.create(tmp_path / name, rows, durable=False) for name in ("whole", "parts"))
+    whole = whole.create_index("body", "INVERTED", **VERBATIM).table
+    monkeypatch.setattr(builder, "DOCUMENTS_MAX", 70)
+    monkeypatch.setattr(builder, "PORTION_BYTES", 1 << 10)
+    parts = parts.create_index("body", "INVERTED", **VERBATIM).table
+    assert len(partitions_of(whole)) == 1
+    assert len(partitions_of(parts)) > 3
+    for _ in range(2):
+        generator = random.Random(5)
+        for _ in range(30):
+            query = make_query(generator, WORDS, has_positions=True)
+            expected, found = (each.text_search(query, 50, select=["id"]) for each in (whole, parts))
+            assert found.equals(expected), query
+        whole, parts = (each.delete("id % 5 = 3").table for each in (whole, parts))
+
+
+def test_a_branch_is_searched_with_its_own_rows(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", {"id": [0, 1], "body": ["alpha", "beta"]}, durable=False)
+    table = table.create_index("body", "INVERTED", **VERBATIM).table
+    branch = table.branches.create("trial").append({"id": [2], "body": ["alpha gamma"]}).table
+    branch = branch.delete("id = 1").table
+    for version in (branch, branch.optimize_indices().table):
+        assert version.text_search("alpha gamma", select=["id"])["id"].to_pylist() == [2, 0]
+        assert version.text_search("beta").num_rows == 0
+    assert table.refresh().text_search("alpha beta gamma", select=["id"])["id"].to_pylist() == [0, 1]
+
+
+def test_threads_search_one_table_at_once(tmp_path: Path) -> None:
+    generator = random.Random(4)
+    table = make_table(tmp_path / "t", generator, stable_row_ids=False)
+    queries = [make_query(generator, WORDS, has_positions=True) for _ in range(24)]
+    expected = [table.text_search(query, 20, select=["id"]) for query in queries]
+    for _ in range(3):
+        cold = Table.open(table.uri)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda query, version=cold: version.text_search(query, 20, select=["id"]), queries))
+        assert all(one.equals(other) for one, other in zip(found, expected, strict=True))
