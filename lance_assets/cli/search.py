@@ -20,6 +20,7 @@ _EXCERPT_CHARACTERS = 160
 _BEFORE = 40
 """Characters of a long text that are shown before the first word that matched."""
 _VALUE_CELLS = 60
+_BREAKS_AS_SPACES = str.maketrans("\t\n\v\f\r", "     ")
 
 Row = Mapping[str, Any]
 
@@ -77,7 +78,7 @@ def _excerpts(table: Table, found: pa.Table, mark: tuple[str, str]) -> Iterator[
             for element in dict.fromkeys(span["element"] for span in places):
                 text = value if element is None else value[element]
                 ranges = [(span["start"], span["end"]) for span in places if span["element"] == element]
-                lines.append(f"{column}: {_marked(text, ranges, mark)}")
+                lines.append(f"{column}: {_marked(text.translate(_BREAKS_AS_SPACES), ranges, mark)}")
         yield lines
 
 

@@ -14,7 +14,7 @@ def articles(tmp_path: Path) -> str:
         "id": [1, 2, 3],
         "title": ["A table format", "Knights", "Other"],
         "tags": [["fencing", "old lance"], [], ["x"]],
-        "body": ["Lance stores tables.", "The \x1blance of a knight.", "word " * 30 + "lance formats"],
+        "body": ["Lance\n\tstores tables.", "The \x1blance of a knight.", "word " * 30 + "lance formats"],
     }
     table = Table.create(tmp_path / "articles.lance", rows, durable=False)
     for column in ("title", "tags", "body"):
@@ -27,7 +27,7 @@ def test_rows_are_printed_with_the_words_that_matched(articles: str, shell: Shel
     assert answer.code == 0
     lines = answer.out.splitlines()
     assert lines[0] == "3 rows"
-    assert "  body: [Lance] stores tables." in lines
+    assert "  body: [Lance]  stores tables." in lines
     assert "  tags: old [lance]" in lines
     assert any(line.startswith("  body: …") and line.endswith("[lance] [formats]") for line in lines)
     assert "\x1b" not in answer.out
