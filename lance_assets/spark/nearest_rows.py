@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from lance_assets.spark.arguments import check_frame_call, check_session_call
-from lance_assets.spark.types import spark_schema, transport_schema
+from lance_assets.spark.types import spark_schema, stored_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import InvalidInput
 from lance_core.tasks.partitioning import VersionHeader
@@ -36,6 +36,7 @@ def nearest_join(
     refine: int | None = None,
     ef: int | None = None,
     filter: str | None = None,
+    condition: str | None = None,
     columns: Sequence[str] | None = None,
     exact: bool = False,
     version: int | None = None,
@@ -55,6 +56,10 @@ def nearest_join(
     is empty, has no pairs; with `how="left"` rows without pairs are kept, with nulls. `filter` is a condition in Lance
     SQL on the rows of the table: `k` rows come back whenever as many match.
 
+    `condition` is one on pairs: `"left.lang = right.lang AND right.id <> left.id"` has columns of `df` as `left.x` and
+    columns of the table as `right.x`. Again `k` rows come back whenever as many match. If it reads columns of `df`, all
+    vectors are compared, and it is evaluated for the pairs that are near enough; otherwise it works like `filter`.
+
     The DataFrame is pinned to the newest version of the table, or to the one that a number or a tag names. The
     arguments of the search are those of `Table.search`. Workers search for the vectors of up to 4,096 rows at a time.
     They use the vector index, unless comparing all vectors takes no longer, which `explain_nearest_join` shows;
@@ -66,16 +71,20 @@ def nearest_join(
     base = VersionRef(
         uri, version, tag, branch, storage_options, manifest_store, tuple(bases), verify, trusted=trusted
     ).snapshot()
+    request, pairs = SearchRequest(column, k, metric, nprobes, refine, ef, filter, columns, exact), None
+    if condition is not None:
+        read = T.StructType([field for field in df.schema.fields if field.name in str(condition)])
+        request, pairs = nearest.add_condition(base, request, condition, stored_schema(read))
     request, stored = nearest.plan_nearest_join(
         base,
-        SearchRequest(column, k, metric, nprobes, refine, ef, filter, columns, exact),
+        request,
         df.columns,
         vector,
         keeps_all=how == "left",
     )
     _check_vectors(df.schema[vector], nearest.has_lists_of_vectors(base, column))
     right = transport_schema(stored)
-    task = NearestJoin(VersionHeader.of(base), request, vector, how == "left", right)
+    task = NearestJoin(VersionHeader.of(base), request, vector, how == "left", right, pairs)
     return df.mapInArrow(WorkerTask(task), T.StructType([*df.schema.fields, *spark_schema(stored).fields]))
 
 
@@ -91,6 +100,7 @@ def explain_nearest_join(
     refine: int | None = None,
     ef: int | None = None,
     filter: str | None = None,
+    condition: str | None = None,
     version: int | None = None,
     tag: str | None = None,
     branch: str | None = None,
@@ -107,7 +117,7 @@ def explain_nearest_join(
         uri, version, tag, branch, storage_options, manifest_store, tuple(bases), verify, trusted=trusted
     ).snapshot()
     request = SearchRequest(column, k, metric, nprobes, refine, ef, filter)
-    return nearest.explain_nearest_join(base, request, queries)
+    return nearest.explain_nearest_join(base, request, queries, condition)
 
 
 def _check_vectors(field: T.StructField, may_be_lists: bool) -> None:

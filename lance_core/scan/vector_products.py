@@ -5,6 +5,7 @@ nearest `k` within the error of the estimate are compared again, in double preci
 result is that of a comparison of every pair. Start with `ProductScan`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,9 @@ import pyarrow as pa
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+PairMask = Callable[[Ints, Ints], Bools]
+"""Function from pairs of a query and a row to whether they may be results. It is called for pairs near enough."""
 
 QUERIES_MIN = 8
 """Number of queries from which products take less time than one comparison after the other."""
@@ -58,7 +62,12 @@ class ProductScan:
         """Return whether the queries are many, and neither they nor their products overflow."""
         return metric in ("l2", "cosine", "dot") and len(queries) >= QUERIES_MIN and _is_in_range(queries)
 
-    def add(self, vectors: npt.NDArray[np.floating], addresses: npt.NDArray[np.uint64]) -> bool:
+    def add(
+        self,
+        vectors: npt.NDArray[np.floating],
+        addresses: npt.NDArray[np.uint64],
+        may_pair: PairMask | None = None,
+    ) -> bool:
         """Compare more rows, which follow the earlier ones in table order. Return False, and compare none, if their
         products may overflow."""
         if not _is_in_range(vectors):
@@ -67,7 +76,7 @@ class ProductScan:
         start = 0
         while start < len(vectors):
             rows = step if np.isfinite(self._largest).any() else min(step, max(_FIRST_ROWS, 2 * self.k))
-            self._add_block(vectors[start : start + rows], addresses[start : start + rows])
+            self._add_block(vectors[start : start + rows], addresses[start : start + rows], _from_row(may_pair, start))
             start += rows
         return True
 
@@ -78,7 +87,9 @@ class ProductScan:
         pairs = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
         return [(self._best.distances[first:last], self._best.addresses[first:last]) for first, last in pairs]
 
-    def _add_block(self, block: npt.NDArray[np.floating], addresses: npt.NDArray[np.uint64]) -> None:
+    def _add_block(
+        self, block: npt.NDArray[np.floating], addresses: npt.NDArray[np.uint64], may_pair: PairMask | None
+    ) -> None:
         rows = block.astype(np.float32)
         squares = np.einsum("ij,ij->i", rows, rows)
         if self.metric == "cosine":
@@ -95,12 +106,16 @@ class ProductScan:
         errors += 2 * np.finfo(np.float64).eps * np.abs(offsets)  # rounding of the distances to which they are compared
         limits = self._largest - offsets + errors
         unknown = ~np.isfinite(self._largest)
+        if may_pair is not None and unknown.any():  # their limit depends on the pairs that may be results
+            _exclude_pairs(estimates, np.flatnonzero(unknown), may_pair)
         if unknown.any() and len(rows) > self.k:
             comparable = np.where(np.isnan(estimates[unknown]), np.inf, estimates[unknown])
             limits[unknown] = np.partition(comparable, self.k - 1, axis=1)[:, self.k - 1] + 2 * errors[unknown]
         with np.errstate(invalid="ignore"):
             hits = np.flatnonzero(estimates <= limits.astype(np.float32)[:, None])
         query_numbers, columns = np.divmod(hits, len(rows))
+        if may_pair is not None:
+            query_numbers, columns = _possible_pairs(query_numbers, columns, unknown[query_numbers], may_pair)
         if len(query_numbers):
             distances = self._distances(block, query_numbers, columns)
             is_row = ~np.isnan(distances)
@@ -154,6 +169,26 @@ class _Pairs:
         position = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)
         order = order[position < k]
         return _Pairs(queries[order], distances[order], addresses[order])
+
+
+def _from_row(may_pair: PairMask | None, start: int) -> PairMask | None:
+    """Return the mask for rows that are numbered from a row."""
+    return None if may_pair is None else lambda queries, rows: may_pair(queries, rows + start)
+
+
+def _exclude_pairs(estimates: Singles, queries: Ints, may_pair: PairMask) -> None:
+    """Make the estimates of pairs NaN that cannot be results, for some queries."""
+    rows = np.arange(estimates.shape[1])
+    is_result = may_pair(np.repeat(queries, len(rows)), np.tile(rows, len(queries)))
+    estimates[queries] = np.where(is_result.reshape(len(queries), len(rows)), estimates[queries], np.nan)
+
+
+def _possible_pairs(queries: Ints, rows: Ints, is_checked: Bools, may_pair: PairMask) -> tuple[Ints, Ints]:
+    """Return the pairs that may be results. Some are checked already."""
+    is_result = is_checked.copy()
+    unchecked = np.flatnonzero(~is_checked)
+    is_result[unchecked] = may_pair(queries[unchecked], rows[unchecked])
+    return queries[is_result], rows[is_result]
 
 
 def _directions(block: npt.NDArray[np.floating], rows: Singles, squares: Singles) -> Singles:

@@ -9,6 +9,7 @@ vector indices. Start with `scan_nearest`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -22,8 +23,10 @@ from lance_core.errors import InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.scan.column_resolution import resolve_columns
 from lance_core.scan.executor import scan
+from lance_core.scan.pair_filter import PairFilter
 from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.selection import RowSelector
+from lance_core.scan.system_columns import ROW_ADDRESS
 from lance_core.scan.take import By, take
 from lance_core.scan.vector_columns import flatten_vectors, is_multivector, nearest_of_each, vector_type_of
 from lance_core.scan.vector_products import ProductScan, to_matrix
@@ -119,43 +122,71 @@ class VectorQueries:
         return total
 
 
-def scan_nearest(location: Location, plan: ScanPlan, queries: VectorQueries, k: int) -> list[NearestRows]:
+def scan_nearest(
+    location: Location, plan: ScanPlan, queries: VectorQueries, k: int, pair_filter: PairFilter | None = None
+) -> list[NearestRows]:
     """Return the `k` rows nearest to each query among those of a plan, by exact distances. The plan returns the
-    vectors and the row addresses. Many queries are compared by matrix products."""
+    vectors, the row addresses and the columns of the filter. Many queries are compared by matrix products."""
     if queries.starts is None and ProductScan.is_possible(queries.metric.value, queries.vectors):
-        found = _scan_by_products(location, plan, queries, k)
+        found = _scan_by_products(location, plan, queries, k, pair_filter)
         if found is not None:
             return found
     nearest = [NearestRows.empty() for _ in range(queries.count)]
-    for batch in scan(location, plan):
-        vectors, addresses = batch.column(0), batch.column(1)
-        if vectors.null_count:
-            is_valid = pc.is_valid(vectors)
-            vectors, addresses = vectors.filter(is_valid), addresses.filter(is_valid)
-        row_addresses = addresses.to_numpy()
+    for batch in _rows_with_vectors(location, plan):
+        vectors, addresses = batch.column(0), batch.column(ROW_ADDRESS).to_numpy()
         for number, rows in enumerate(nearest):
-            nearest[number] = rows.merge(queries.distances(vectors, number), row_addresses, k)
+            distances = queries.distances(vectors, number)
+            if pair_filter is not None:
+                distances = _without_excluded(distances, rows, k, pair_filter, batch, number)
+            nearest[number] = rows.merge(distances, addresses, k)
     return nearest
 
 
-def _scan_by_products(location: Location, plan: ScanPlan, queries: VectorQueries, k: int) -> list[NearestRows] | None:
+def _scan_by_products(
+    location: Location, plan: ScanPlan, queries: VectorQueries, k: int, pair_filter: PairFilter | None
+) -> list[NearestRows] | None:
     """Return the nearest rows; `None` if a product of a vector may overflow."""
     products = ProductScan(queries.metric.value, queries.vectors, k)
-    for batch in scan(location, plan):
-        vectors, addresses = batch.column(0), batch.column(1)
-        if vectors.null_count:
-            is_valid = pc.is_valid(vectors)
-            vectors, addresses = vectors.filter(is_valid), addresses.filter(is_valid)
-        if not products.add(to_matrix(vectors), addresses.to_numpy()):
+    for batch in _rows_with_vectors(location, plan):
+        may_pair = None if pair_filter is None else partial(pair_filter.mask_of, batch)
+        if not products.add(to_matrix(batch.column(0)), batch.column(ROW_ADDRESS).to_numpy(), may_pair):
             return None
     return [NearestRows(*found) for found in products.nearest()]
 
 
+def _rows_with_vectors(location: Location, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a plan whose first column is not null."""
+    for batch in scan(location, plan):
+        vectors = batch.column(0)
+        yield batch.filter(pc.is_valid(vectors)) if vectors.null_count else batch
+
+
+def _without_excluded(
+    distances: Floats, nearest: NearestRows, k: int, pair_filter: PairFilter, rows: pa.RecordBatch, number: int
+) -> Floats:
+    """Return the distances of rows from a query, with NaN for those that could be among the nearest but for the
+    filter."""
+    is_candidate = ~np.isnan(distances)
+    if len(nearest.distances) == k:
+        is_candidate &= distances < nearest.distances[-1]
+    candidates = np.flatnonzero(is_candidate)
+    passes = pair_filter.mask_of(rows, np.full(len(candidates), number), candidates)
+    distances = distances.copy()
+    distances[candidates[~passes]] = np.nan
+    return distances
+
+
 def plan_nearest(
-    manifest: Manifest, column: str, filter: str | None, select: RowSelector | None, fragments: BitMap | None = None
+    manifest: Manifest,
+    column: str,
+    filter: str | None,
+    select: RowSelector | None,
+    fragments: BitMap | None = None,
+    also: Sequence[str] = (),
 ) -> ScanPlan:
-    """Return the plan that `scan_nearest` runs, for all fragments or for some."""
-    plan = plan_scan(manifest, columns=[column], filter=filter, with_row_address=True, select=select)
+    """Return the plan that `scan_nearest` runs, for all fragments or some. It also returns the columns in `also`."""
+    columns = list(dict.fromkeys([column, *also, ROW_ADDRESS]))
+    plan = plan_scan(manifest, columns=columns, filter=filter, select=select)
     if fragments is None:
         return plan
     return replace(plan, tasks=tuple(task for task in plan.tasks if task.fragment.id in fragments))

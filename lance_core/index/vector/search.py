@@ -45,6 +45,7 @@ from lance_core.index.vector.segment import Mask, VectorSegment
 from lance_core.index.vector.view import SegmentView
 from lance_core.index.verification import may_list_old_values, missed_fragments
 from lance_core.scan.executor import matching_rows
+from lance_core.scan.pair_filter import PairFilter
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.selection import RowSelector
 from lance_core.scan.take import By, take, take_vectors
@@ -72,8 +73,9 @@ _SEGMENTS_CACHED_MAX = 128
 _PLANS_CACHED_MAX = 16
 
 
-def search(base: Snapshot, vector: Vector, request: SearchRequest) -> pa.Table:
-    """Return the rows nearest to a vector, or to each vector of a two-dimensional array, with their distances."""
+def search(base: Snapshot, vector: Vector, request: SearchRequest, pair_filter: PairFilter | None = None) -> pa.Table:
+    """Return the rows nearest to a vector, or to each vector of a two-dimensional array, with their distances. A filter
+    of pairs of a query and a row needs `exact=True`."""
     request = check_request(request)
     stored = vector_type(base.manifest, request.column)
     select = selector_of(base)
@@ -82,7 +84,7 @@ def search(base: Snapshot, vector: Vector, request: SearchRequest) -> pa.Table:
     is_multivector = has_multivectors(base.manifest, request.column)
     queries = parse_queries(vector, stored, plan.metric, request.column, is_multivector=is_multivector)
     columns = result_columns(base.manifest, request.columns, is_batch=queries.is_batch)
-    nearest = _Search(base, vectors, plan, queries, select).run()
+    nearest = _Search(base, vectors, plan, queries, select, pair_filter).run()
     return read_nearest(base.location, base.manifest, nearest, columns, is_batch=queries.is_batch)
 
 
@@ -224,7 +226,10 @@ class _Search:
         plan: SearchPlan,
         queries: VectorQueries,
         select: RowSelector | None,
+        pair_filter: PairFilter | None = None,
     ) -> None:
+        assert pair_filter is None or not plan.segments
+        self._pair_filter = pair_filter
         self._base, self._vectors, self._plan, self._queries, self._select = base, vectors, plan, queries, select
         self._request = plan.request
         self._scanned = plan.scanned
@@ -251,8 +256,10 @@ class _Search:
         return self._merge(self._vectors.order, found)
 
     def _scan(self, fragments: BitMap | None) -> list[NearestRows]:
-        plan = plan_nearest(self._base.manifest, self._request.column, self._request.filter, self._select, fragments)
-        return scan_nearest(self._base.location, plan, self._queries, self._request.k)
+        also = self._pair_filter.columns if self._pair_filter is not None else ()
+        request = self._request
+        plan = plan_nearest(self._base.manifest, request.column, request.filter, self._select, fragments, also)
+        return scan_nearest(self._base.location, plan, self._queries, request.k, self._pair_filter)
 
     def _readable_scopes(self, vectors: VectorLookup) -> Iterator[tuple[ScopedSegment, SegmentView]]:
         """Yield the segments that can be read, without fragments of which they miss rows. The others are scanned."""

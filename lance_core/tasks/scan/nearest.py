@@ -18,9 +18,12 @@ import pyarrow.compute as pc
 from lance_core.coordination.lru_cache import LruCache
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import InvalidInput
+from lance_core.expressions.pair_condition import PairCondition, names_left
 from lance_core.format.ids import Version
 from lance_core.index.vector.plan import SearchRequest
 from lance_core.index.vector.search import VectorLookup, check_request, search
+from lance_core.scan.column_resolution import check_condition, filterable_schema
+from lance_core.scan.pair_filter import PairFilter
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.vector_search import DISTANCE, QUERY, has_multivectors, result_columns, vector_type
 from lance_core.tasks.partitioning import VersionHeader
@@ -46,6 +49,8 @@ class NearestJoin:
     """True if rows without a nearest row are returned too, with nulls."""
     right: pa.Schema
     """Columns of the table in the result, in types that the receiver can hold."""
+    condition: PairCondition | None = None
+    """Condition that reads columns of the frame."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         base: Snapshot | None = None
@@ -64,10 +69,14 @@ class NearestJoin:
         matches = pa.Table.from_batches([], pa.schema([]))
         rows = np.empty(0, dtype=np.int64)
         if len(valid_rows):
-            vectors = sum(map(len, queries)) if is_multivector else None
-            cost = SearchCost.of(base, self.request, len(valid_rows), vectors)
-            request = replace(self.request, exact=self.request.exact or cost.exact_is_cheaper)
-            matches = search(base, queries, request)
+            if self.condition is None:
+                vectors = sum(map(len, queries)) if is_multivector else None
+                cost = SearchCost.of(base, self.request, len(valid_rows), vectors)
+                request = replace(self.request, exact=self.request.exact or cost.exact_is_cheaper)
+                matches = search(base, queries, request)
+            else:
+                pair_filter = PairFilter.of(self.condition, left.take(pa.array(valid_rows)))
+                matches = search(base, queries, replace(self.request, exact=True), pair_filter)
             rows = valid_rows[matches.column(QUERY).to_numpy()]
         if self.keeps_all:
             missing = np.setdiff1d(np.arange(left.num_rows), rows)
@@ -129,9 +138,27 @@ def _result_field(base: Snapshot, name: str) -> pa.Field:
     return column.arrow if column.is_stored else column.arrow.with_type(pa.int64())
 
 
-def explain_nearest_join(base: Snapshot, request: SearchRequest, queries: int) -> str:
+def add_condition(
+    base: Snapshot, request: SearchRequest, condition: str, left: pa.Schema
+) -> tuple[SearchRequest, PairCondition | None]:
+    """Return a request with a condition over both sides, `left.x` and `right.y`. A condition that reads the table
+    alone becomes a part of the filter; the condition is returned if it reads the frame."""
+    schema = filterable_schema(base.manifest)
+    parsed = PairCondition.parse(condition, left, schema)
+    check_condition(base.manifest, parsed.right.names, what="condition=")
+    if (of_right := parsed.right_filter(schema)) is None:
+        return request, parsed
+    parts = [each.rstrip().removesuffix(";") for each in (request.filter, of_right) if each is not None]
+    return replace(request, filter=" AND ".join(f"({each}\n)" for each in parts) if parts[1:] else of_right), None
+
+
+def explain_nearest_join(base: Snapshot, request: SearchRequest, queries: int, condition: str | None = None) -> str:
     """Return the plan of the search in a worker, with its estimated cost for a number of queries."""
-    return SearchCost.of(base, check_request(request), queries).describe()
+    request = check_request(request)
+    if condition is not None and not names_left(condition):
+        request, parsed = add_condition(base, request, condition, pa.schema([]))
+        condition = None if parsed is None else condition
+    return SearchCost.of(base, request, queries, condition=condition).describe()
 
 
 def is_list(arrow: pa.DataType) -> bool:

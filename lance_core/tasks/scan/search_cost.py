@@ -5,7 +5,7 @@ The rates are estimates for one core, which were not fitted to measurements of b
 `001-index-search-or-products.md` gives the reasons.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -56,9 +56,21 @@ class SearchCost:
 
     @classmethod
     def of(
-        cls, base: "Snapshot", request: SearchRequest, queries: int, query_vectors: int | None = None
+        cls,
+        base: "Snapshot",
+        request: SearchRequest,
+        queries: int,
+        query_vectors: int | None = None,
+        condition: str | None = None,
     ) -> "SearchCost":
-        """Estimate a search for queries that have so many vectors, by default one each."""
+        """Estimate a search for queries that have so many vectors, by default one each. No index is searched if a
+        condition reads both sides."""
+        if condition is not None:
+            cost = cls.of(base, replace(request, exact=True), queries, query_vectors)
+            reason = "condition= reads both sides"
+            explained = explain_plan(base, replace(cost.plan, reason=reason))
+            pairs = f"  condition {condition}, evaluated for pairs that are near enough"
+            return replace(cost, lines=(*explained, pairs))
         if has_multivectors(base.manifest, request.column):
             return cls._of_multivectors(base, request, queries, query_vectors or queries)
         vectors = VectorLookup.of(base)

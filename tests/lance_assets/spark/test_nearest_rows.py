@@ -29,6 +29,15 @@ def test_a_frame_is_joined_with_a_table(spark: SparkSession, tmp_path: Path) -> 
     assert [row.v for row in rows] == expected["v"].to_pylist()
     best = joined.groupBy("key").agg(F.min("_distance")).count()
     assert best == 3
+    pairs = nearest_join(
+        df, table.uri, column="v", vector="query_vec", k=3, columns=["id"], version=table.version,
+        condition="right.id % 3 = left.key", filter="id > 50",
+    )  # fmt: skip
+    assert [row.id for row in pairs.orderBy("key", "_distance").collect()] == [
+        number
+        for key, each in enumerate(QUERIES)
+        for number in table.search("v", each, 3, exact=True, filter=f"id % 3 = {key} and id > 50")["id"].to_pylist()
+    ]
     left = nearest_join(
         df, table.uri, column="v", vector="query_vec", k=1, how="left", columns=["id"], version=table.version
     )

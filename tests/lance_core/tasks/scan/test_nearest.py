@@ -2,17 +2,25 @@
 
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
+from lance_core.scan import pair_filter, vector_products
 from lance_core.tasks.partitioning import VersionHeader
 from lance_core.tasks.scan import nearest, search_cost
-from lance_core.tasks.scan.nearest import NearestJoin, SearchRequest, explain_nearest_join, plan_nearest_join
+from lance_core.tasks.scan.nearest import (
+    NearestJoin,
+    SearchRequest,
+    add_condition,
+    explain_nearest_join,
+    plan_nearest_join,
+)
 from lance_core.versions.snapshot import load_latest
 from tests.lance_core.index.vector.test_multivectors import multivectors, query
 from tests.lance_core.index.vector.test_vector_build import CENTERS, SIZE, write_table
@@ -148,3 +156,105 @@ def test_lists_of_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact
     vectors = write_table(tmp_path / "vectors", pa.float32())
     with pytest.raises(InvalidInput, match="'q' has lists of vectors, but a value"):
         join(vectors, left, columns=["id"])
+
+
+def join_pairs(table: Table, left: pa.Table, condition: str, k: int, how: str = "inner", **request: Any) -> pa.Table:
+    base, schema = load_latest(table._location), left.drop("q").schema
+    checked, pairs = add_condition(base, SearchRequest("v", k, columns=["id"], **request), condition, schema)
+    assert pairs is not None
+    checked, right = plan_nearest_join(base, checked, left.column_names, "q", keeps_all=how == "left")
+    task: NearestJoin = pickle.loads(
+        pickle.dumps(NearestJoin(VersionHeader.of(base), checked, "q", how == "left", right, pairs))
+    )
+    return pa.Table.from_batches(list(task(left.to_batches())), pa.schema([*left.schema, *right]))
+
+
+def labelled_rows(count: int, seed: int) -> pa.Table:
+    """Return rows with a label, some of which are null, a number and a vector, some of which are null."""
+    draw = np.random.default_rng(seed)
+    labels = [None if number % 11 == 4 else "abcde"[number] for number in draw.integers(0, 5, count).tolist()]
+    vectors: list[Any] = draw.normal(size=(count, SIZE)).astype(np.float32).tolist()
+    vectors[5] = None
+    return pa.table(
+        {
+            "id": range(count),
+            "label": pa.array(labels, pa.string()),
+            "v": pa.array(vectors, pa.list_(pa.float32(), SIZE)),
+        }
+    )
+
+
+CONDITIONS: dict[str, Callable[[dict[str, Any], dict[str, Any]], bool]] = {
+    "left.label = right.label": lambda row, other: row["label"] is not None and row["label"] == other["label"],
+    "right.id <> left.id AND right.id % 2 = 0": lambda row, other: row["id"] != other["id"] and other["id"] % 2 == 0,
+    "right.id > left.id * 20 - 3": lambda row, other: other["id"] > row["id"] * 20 - 3,  # few or no rows for some
+    "left.id > 4": lambda row, other: row["id"] > 4,
+    "abs(left.id * 40 - cast(`right`.`_rowaddr` as bigint)) < 7": lambda row, other: (
+        abs(row["id"] * 40 - other["id"]) < 7
+    ),
+}
+
+
+@pytest.mark.parametrize(("count", "metric"), [(6, "l2"), (60, "l2"), (60, "cosine"), (60, "dot")])
+def test_conditions_over_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, metric: Literal["l2", "cosine", "dot"]
+) -> None:
+    """Each row has the nearest `k` of the rows with which it meets the condition, as a comparison of all pairs. Few
+    rows are compared one after the other, and more by products."""
+    monkeypatch.setattr(pair_filter, "PAIRS_AT_A_TIME", 1000)
+    monkeypatch.setattr(vector_products, "BLOCK_ESTIMATES", 8000)
+    table = Table.create(tmp_path / "t", labelled_rows(600, 1), max_rows_per_file=2000, durable=False)
+    table = table.create_index("v", "IVF_FLAT", metric=metric, num_partitions=4).table
+    left = labelled_rows(count, 2).rename_columns(["id", "label", "q"])
+    left = left.append_column("key", left["id"])
+    k = 7
+    pairs = [
+        (row, table.search("v", row["q"], 600, exact=True, columns=["id", "label"]).to_pylist())
+        for row in left.to_pylist()
+        if row["q"] is not None
+    ]
+    frame = left.rename_columns(["left_id", "label", "q", "key"])
+    for condition, holds in CONDITIONS.items():
+        expected = [
+            (row["key"], other["id"])
+            for row, others in pairs
+            for other in [each for each in others if holds(row, each)][:k]
+        ]
+        joined = join_pairs(table, frame, condition.replace("left.id", "left.left_id"), k, metric=metric)
+        assert list(zip(joined["key"].to_pylist(), joined["id"].to_pylist(), strict=True)) == expected, condition
+    everything = join_pairs(table, frame, "left.left_id < 2", 1, how="left", metric=metric, filter="id < 0")
+    assert (everything.num_rows, everything["id"].null_count) == (count, count)
+
+
+def test_conditions_on_the_table_alone_are_filters(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "t", pa.float32()).create_index("v", "IVF_FLAT", num_partitions=4).table
+    base, left = load_latest(table._location), pa.schema([("key", pa.int64())])
+    request, pairs = add_condition(base, SearchRequest("v", 3, filter="id > 5 -- all"), "right.id < 9;", left)
+    assert (pairs, request.filter) == (None, "(id > 5 -- all\n) AND (id < 9\n)")
+    plan = explain_nearest_join(base, request, 10, "right.id < 9")
+    assert "chosen" in plan
+    assert "id < 9" in plan
+    plan = explain_nearest_join(base, SearchRequest("v", 3), 10, "left.key <> right.id")
+    assert "index     none, since condition= reads both sides" in plan
+    assert "condition left.key <> right.id" in plan
+    for sql, message in (
+        ("id < 9", "as left.x and those of the table as right.x"),
+        ("left.id = right.id", "no field 'id'"),
+        ("left IS NOT NULL", "reads left as a whole"),
+        ("right.id + left.key", "true or false for each row"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            add_condition(base, SearchRequest("v", 3), sql, left)
+
+
+def test_conditions_with_lists_of_vectors(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", multivectors(), durable=False)
+    queries: list[Any] = [query(seed, seed % 4 + 1).tolist() for seed in range(5)]
+    left = pa.table({"key": range(5), "q": pa.array(queries, pa.list_(pa.list_(pa.float32())))})
+    joined = join_pairs(table, left, "right.id % 5 = left.key", 4)
+    expected = [
+        number
+        for key, each in enumerate(queries)
+        for number in table.search("v", each, 4, filter=f"id % 5 = {key}", columns=["id"])["id"].to_pylist()
+    ]
+    assert joined["id"].to_pylist() == expected
