@@ -9,12 +9,15 @@ import pyarrow as pa
 
 from lance_core import validation
 from lance_core.commit.loop import ATTEMPTS
+from lance_core.commit.write_protocol import Planned
 from lance_core.datafiles.inputs import Rows, as_input
 from lance_core.dml import new_columns, replaced_columns, schema_evolution, settings
+from lance_core.dml.column_sources import with_column_sources
 from lance_core.expressions.arrow_filters import Condition
 from lance_core.format.operations import Update
 from lance_core.progress import ProgressArgument, reporting
 from lance_core.table.base import Audit, Committed, TableBase, WriteOptions
+from lance_core.versions.snapshot import Snapshot
 
 
 class SchemaWrites(TableBase):
@@ -164,13 +167,16 @@ class SchemaWrites(TableBase):
         >>> table.alter_column("price", rename="net", type=pa.float32()).table.schema.field("net").type
         DataType(float)
         """
-        return self._write(
-            "alter_column",
-            lambda base: schema_evolution.alter_column(
+        options = WriteOptions(intent, properties, retries, audit)
+
+        def plan(base: Snapshot) -> Planned | None:
+            operation = schema_evolution.alter_column(
                 base, name, rename=rename, type=type, nullable=nullable, runtime=self.runtime
-            ),
-            WriteOptions(intent, properties, retries, audit),
-        )
+            )
+            is_column = name in base.manifest.schema.arrow.names
+            return with_column_sources(base, operation, {rename: [name]} if rename and is_column else {})
+
+        return self._write("alter_column", plan, options)
 
     def set_config(
         self,

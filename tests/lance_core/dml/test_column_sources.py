@@ -61,6 +61,9 @@ def test_changes_of_one_process(table: Table) -> None:
     assert recorded(again) == {}  # the function gets all columns
     merged = again.table.merge_columns({"id": [1], "stars": [5]}, on="id")
     assert recorded(merged) == {}
+    renamed = merged.table.alter_column("gross", rename="sum")
+    assert recorded(renamed) == {"sum": ["gross"]}
+    assert recorded(renamed.table.alter_column("sum", nullable=True)) == {}
 
 
 def test_changes_by_workers(table: Table) -> None:
