@@ -43,9 +43,8 @@ class Audit:
         version_metadata: dict[str, dg.MetadataValue] = {}
         if version is not None:
             version_metadata["lance/version"] = dg.MetadataValue.int(version)
-        results = {
-            check: self.check_results.get(check.name) or CheckResult(True, default_description) for check in self.checks
-        }
+        not_evaluated = CheckResult(True, default_description)
+        results = [(check, self.check_results.get(check.name, not_evaluated)) for check in self.checks]
         return [
             dg.AssetCheckResult(
                 check_name=check.name,
@@ -54,7 +53,7 @@ class Audit:
                 description=result.description,
                 metadata={**version_metadata, **result.metadata},
             )
-            for check, result in results.items()
+            for check, result in results
         ]
 
     def evaluations(self, key: dg.AssetKey, detached_version: int) -> list[dg.AssetCheckEvaluation]:

@@ -35,6 +35,10 @@ def test_ndcg_and_recall_are_means_over_the_queries(table: Table) -> None:
 
 def test_an_audit_keeps_a_worse_version_unpublished(table: Table) -> None:
     check = SearchCheck(SEARCHES, columns=["body"], k=2, at_least=1.0)
+    audit = Audit([check])
+    table = table.append({"id": [5], "body": ["knight"]}, audit=audit).table
+    (result,) = audit.asset_check_results("Not evaluated.", table.version)
+    assert (result.passed, result.metadata["lance/ndcg"].value) == (True, 1.0)
     with pytest.raises(AuditFailed, match="search"):
         table.append({"id": [9, 10], "body": ["lance lance", "lance lance"]}, audit=Audit([check]))
     assert Table.open(table.uri).version == table.version
