@@ -1,9 +1,9 @@
 """Embeddings: texts are ingested, a small model embeds them in Spark's workers, and a question finds the nearest ones.
 
 `documents` is a small table that is searched exactly; its embeddings are a computed column, which Dagster fills again
-when documents arrive. `functions` has some thousand texts: an index is built on their
-embeddings, and its recall is checked before it is published and on each version. The model is WordLlama, whose weights
-are part of its package: nothing is downloaded. The `README.md` in this folder says how to run it.
+when documents arrive. `functions` has some thousand texts: an index is built on their embeddings, and its recall is
+checked before it is published and on each version. Another index finds them by their words. The model is WordLlama,
+whose weights are part of its package: nothing is downloaded. The `README.md` in this folder says how to run it.
 """
 
 import ast
@@ -20,6 +20,7 @@ from pyspark import cloudpickle
 from lance_assets import (
     ColumnFresh,
     RecallCheck,
+    SearchCheck,
     SparkBuildIndex,
     SparkComputedColumn,
     SparkIngest,
@@ -90,6 +91,13 @@ documents = lance_table(
     checks=[ColumnFresh("embedding", at_least=0.99)],
 )
 
+EXPECTED = {
+    "temporary directory": ["tempfile.TemporaryDirectory", "tempfile.mkdtemp"],
+    "recursively delete a directory tree": ["shutil.rmtree"],
+    '{"phrase": {"terms": "longest common leading component"}}': ["genericpath.commonprefix"],
+}
+"""Functions that some searches should find."""
+words = SearchCheck(EXPECTED, measure="recall", k=10, at_least=0.8, key="name", columns=["text"], name="words")
 recall = RecallCheck("embedding", k=10, at_least=0.95, nprobes=16, refine=4)
 functions = lance_table(
     "functions",
@@ -103,9 +111,16 @@ functions = lance_table(
             params={"metric": "cosine", "num_partitions": 32},
             audit=[recall],
             description="Builds a vector index, and extends it by new rows. It is not published below the recall.",
-        )
+        ),
+        SparkBuildIndex(
+            "text",
+            "INVERTED",
+            params={"with_position": True, "language": "English"},
+            audit=[words],
+            description="Builds a full-text index, and extends it by new rows. It is not published below the recall.",
+        ),
     ],
-    checks=[recall],
+    checks=[recall, words],
 )
 
 

@@ -24,6 +24,7 @@ from dagster_pyspark import LazyPySparkResource, PySparkResource
 
 import lance_assets
 from lance_assets import SparkSessionResource
+from lance_assets.cli.main import main
 from lance_core import Table
 from tests.lance_assets.instances import events, metadata_values
 
@@ -191,7 +192,9 @@ def test_functions_of_clickstream_are_callable(spark: Any, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("spark")
 @with_resources("SparkSessionResource")
-def test_embeddings(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embeddings(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     replace_resource(kind, monkeypatch)
     landing = tmp_path / "landing"
     shutil.copytree(EXAMPLES / "embeddings/landing", landing)
@@ -252,6 +255,13 @@ def test_embeddings(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert str(evaluation.metadata["lance/recall_curve"].value).startswith(
             "![recall of embedding by nprobes](data:"
         )
+        indexed = desk.run("help/functions_index_text")
+        assert (indexed["lance/index_kind"], indexed["lance/index_rows_covered"]) == ("INVERTED", texts)
+    uri = example.functions.ledger.open().uri
+    assert main(["search", uri, "delete tree", "--filter", "module = 'shutil'", "--show", "name", "-k", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].endswith("name shutil.rmtree")
+    assert lines[-1].startswith("  text: Recursively [delete] a directory [tree].")
     batch = pa.record_batch({"title": ["Refunds"], "text": ["Money back."]})
     assert np.isclose(np.linalg.norm(example.embeddings(batch)[0].as_py()), 1)
 
