@@ -73,6 +73,14 @@ def check_session_call(
         warn_of_exposed_references(cast(SparkSession, spark), storage_options, manifest_store)
 
 
+def check_frame_argument(function: str, name: str, df: object) -> None:
+    """Raise `InvalidInput` unless the argument `name` of a function is a DataFrame of Spark."""
+    if not is_frame(df):
+        conversion = _conversion(df)
+        hint = "" if conversion is None else f": convert it by {conversion.format(name)}"
+        raise InvalidInput(f"{function} takes a DataFrame of Spark as {name}, not {_described(df)}{hint}")
+
+
 def _frame_message(function: str, df: object, uri: object, call: str, more: str) -> str:
     if is_frame(uri):
         return f"the arguments of {function} are swapped: call {call}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from lance_assets.spark.arguments import check_frame_call
+from lance_assets.spark.arguments import check_frame_argument, check_session_call
 from lance_assets.spark.types import spark_schema, transport_schema
 from lance_assets.spark.worker_setup import WorkerTask
 from lance_core import InvalidInput
@@ -47,7 +47,9 @@ def text_search(
     The DataFrame is pinned to the newest version of the table, or to the one that a number or a tag names. Repartition
     `query_df` to use more workers; what a worker reads of the index stays in its memory, up to 512 MiB.
     """
-    check_frame_call("text_search", query_df, uri, storage_options, manifest_store)
+    more = ", query_df, query="
+    check_session_call("text_search", spark, uri, storage_options, manifest_store, more=more)
+    check_frame_argument("text_search", "query_df", query_df)
     base = VersionRef(
         uri, version, tag, branch, storage_options, manifest_store, tuple(bases), verify, trusted=trusted
     ).snapshot()

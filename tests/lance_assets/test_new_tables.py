@@ -61,6 +61,10 @@ class Place:
         options = {name: str(value) for name, value in self.options.items()}
         self.frame().write.format("lance").options(**options).mode(mode).save(self.uri)
 
+    def refreshed_view(self) -> None:
+        source = Table.create(str(self.directory / "source.lance"), ROWS, stable_row_ids=True, durable=False)
+        functions.refresh_view(self.spark, self.uri, of=source.uri, **self.options)
+
     def streamed(self) -> None:
         folder = Path(tempfile.mkdtemp(dir=self.directory))
         source = Table.create(str(folder / "source"), ROWS, stable_row_ids=True, durable=False)
@@ -119,6 +123,7 @@ SURFACES: Mapping[str, Callable[[Place], object]] = {
         place.frame(), place.uri, where="day = 'mon'", **place.options
     ),
     "spark.ingest": lambda place: functions.ingest(place.spark, place.csv(), place.uri, **place.options),
+    "spark.refresh_view": lambda place: place.refreshed_view(),
     "format: append": lambda place: place.written_by_format("append"),
     "format: overwrite": lambda place: place.written_by_format("overwrite"),
     "format: stream": lambda place: place.streamed(),
@@ -136,7 +141,7 @@ DECLARING = ("lance_table", "YAML", "IO manager")
 """Surfaces that declare how a table is created, long before it is written. An existing table keeps what it has."""
 
 
-EXISTING = [each for each in SURFACES if each != "Table.create"]
+EXISTING = [each for each in SURFACES if each not in ("Table.create", "spark.refresh_view")]
 if os.environ.get("CLUSTERS") != "all":
     EXISTING = ["spark.append", "spark.ingest", "format: append", "lance_table: SparkAppend", "YAML", "IO manager"]
 
@@ -194,7 +199,7 @@ def test_every_creating_function_of_spark_is_a_surface() -> None:
         for name in functions.__all__
         if "storage_version" in inspect.signature(getattr(functions, name)).parameters
     }
-    assert creating == named == {"append", "ingest", "overwrite"}
+    assert creating == named == {"append", "ingest", "overwrite", "refresh_view"}
 
 
 def test_wrong_values_are_refused_at_declaration(tmp_path: Path) -> None:

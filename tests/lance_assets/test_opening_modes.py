@@ -91,6 +91,12 @@ def _nearest_join(place: Place) -> None:
         functions.nearest_join(queries, place.uri, column="id", vector="v", **MODES)
 
 
+def _text_search(place: Place) -> None:
+    queries = place.spark.createDataFrame([("nothing",)], "query string")
+    found = functions.text_search(place.spark, place.uri, queries, query="query", columns="text", exact=True, **MODES)
+    assert found.collect() == []
+
+
 def _explain_nearest_join(place: Place) -> None:
     with pytest.raises(InvalidInput, match="vector"):
         functions.explain_nearest_join(place.spark, place.uri, column="id", **MODES)
@@ -108,6 +114,7 @@ SURFACES: Mapping[str, Callable[[Place], object]] = {
     "spark.read_changes": lambda place: functions.read_changes(place.spark, place.uri, 1, **MODES).collect(),
     "spark.export": lambda place: functions.export(place.spark, place.uri, str(place.directory / "out"), **MODES),
     "spark.nearest_join": _nearest_join,
+    "spark.text_search": _text_search,
     "spark.explain_nearest_join": _explain_nearest_join,
     "spark.count_rows": lambda place: functions.count_rows(place.spark, place.uri, "id > 3", **MODES),
     "spark.aggregate": lambda place: functions.aggregate(

@@ -27,6 +27,7 @@ SESSION_FUNCTIONS = (
         "ingest",
         "verify_files",
         "explain_nearest_join",
+        "text_search",
     ),
 )
 OTHER_FRAMES = [
@@ -55,7 +56,7 @@ def call(name: str, *arguments: object) -> str:
 
 def test_every_function_is_checked() -> None:
     others = {"ComputedColumn", "CsvFormat", "LanceDataSource", "SparkSettings"}
-    others |= {"live_session", "open_session", "upsert_batches"}
+    others |= {"device_addresses", "live_session", "open_session", "upsert_batches"}
     assert {*FRAME_FUNCTIONS, *SESSION_FUNCTIONS, *others} == set(functions.__all__)
 
 
@@ -89,6 +90,13 @@ def test_session_functions(spark: SparkSession, name: str) -> None:
     assert "as in df.sparkSession" in call(name, df, "t")
     wrong = (spark, "files", df) if name == "ingest" else (spark, df)
     assert "the location of a table as uri, not a pyspark DataFrame" in call(name, *wrong)
+
+
+def test_frames_of_queries(spark: SparkSession) -> None:
+    with pytest.raises(InvalidInput, match=r"query_df, not a pandas DataFrame: .*spark\.createDataFrame\(query_df\)"):
+        functions.text_search(spark, "t", pd.DataFrame({"q": ["x"]}), query="q")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="text_search takes a DataFrame of Spark as query_df, not a list"):
+        functions.text_search(spark, "t", ["x"], query="q")  # type: ignore[arg-type]
 
 
 def test_core_methods_refuse_other_frames(spark: SparkSession, tmp_path) -> None:
