@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lance_core import IndexIgnored, InvalidInput, MissingDependency, Table, Unsupported
@@ -319,3 +321,24 @@ def test_threads_search_one_table_at_once(tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda query, version=cold: version.text_search(query, 20, select=["id"]), queries))
         assert all(one.equals(other) for one, other in zip(found, expected, strict=True))
+
+
+def test_partitions_that_pylance_built_are_searched_as_one_corpus(tmp_path: Path) -> None:
+    terms = pa.array([f"term{number}" for number in range(40_000)])
+    generator = np.random.default_rng(3)
+    words = terms.take(pa.array(np.minimum(generator.zipf(1.2, 300_000) - 1, len(terms) - 1)))
+    texts = pc.binary_join(pa.ListArray.from_arrays(pa.array(range(0, 300_001, 6), pa.int32()), words), " ")
+    tables = []
+    settings: dict[str, dict[str, Any]] = {"whole": VERBATIM, "parts": VERBATIM | {"memory_limit": 1}}
+    for name, parameters in settings.items():
+        dataset = lance.write_dataset(
+            pa.table({"id": range(len(texts)), "body": texts, "title": texts}), tmp_path / name
+        )
+        dataset.create_scalar_index("body", "INVERTED", **parameters)
+        tables.append(Table.open(str(tmp_path / name)))
+    assert [len(partitions_of(table)) > 1 for table in tables] == [False, True]
+    queries, frequent = random.Random(6), terms[:20].to_pylist()
+    for _ in range(30):
+        query = make_query(queries, frequent, has_positions=True)
+        expected, found = (table.text_search(query, 20, columns=["body"], select=["id"]) for table in tables)
+        assert found.equals(expected), query
