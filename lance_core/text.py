@@ -11,7 +11,6 @@ has the form that pylance reads: `{"match": {"column": "body", "terms": "lance"}
 """
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -20,6 +19,8 @@ from lance_core.errors import InvalidInput, Unsupported
 
 _DEPTH_MAX = 32
 _EXPANSIONS = 50
+_WEIGHT_MAX = 1e9
+"""Largest boost: sums of scores stay far below the largest number of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,8 +386,8 @@ def _check_count(number: object, name: str) -> None:
 
 
 def _weight(number: object, name: str) -> float:
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
-        raise InvalidInput(f"{name}={number!r} must be a number from 0")
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= _WEIGHT_MAX:
+        raise InvalidInput(f"{name}={number!r} must be a number from 0 to {_WEIGHT_MAX:,.0f}")
     return float(number)
 
 

@@ -7,6 +7,7 @@ long as the function, so that a client which `setup=` opens can keep its connect
 
 import asyncio
 import inspect
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +22,8 @@ from lance_core.runtime import SYSTEM_RUNTIME, Runtime
 
 RETRY_SECONDS_MAX = 60.0
 """Longest wait before a repeated call, unless the error names another."""
+_DOUBLINGS_MAX = 60
+"""Number of attempts after which the wait does not double any more, so that it stays a number."""
 T = TypeVar("T")
 Item = TypeVar("Item")
 
@@ -160,14 +163,14 @@ class FunctionCalls:
         not return at once."""
         if (named := _retry_after(error)) is not None:
             return named
-        wait = self.column.retry_seconds * 2.0**attempt * (0.5 + self._runtime.random())
+        wait = self.column.retry_seconds * 2.0 ** min(attempt, _DOUBLINGS_MAX) * (0.5 + self._runtime.random())
         return min(wait, RETRY_SECONDS_MAX)
 
 
 def _retry_after(error: Exception) -> float | None:
     """Return the number of seconds after which the service wants to be called again, if the error has one."""
     seconds = getattr(error, "retry_after", None)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         return None
     return max(0.0, float(seconds))
 

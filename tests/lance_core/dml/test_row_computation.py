@@ -2,6 +2,7 @@
 error, whatever the form of the calls, and calls keep their rate, timeout and retries."""
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -154,7 +155,9 @@ def test_tasks_share_a_rate() -> None:
 class Unavailable(Exception):
     """Error of a service that names the time at which it can be called again."""
 
-    retry_after = 7
+    def __init__(self, message: str, retry_after: float = 7) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 @pytest.mark.parametrize(
@@ -165,6 +168,8 @@ class Unavailable(Exception):
         (LookupError("wrong"), [KeyError, "builtins.ValueError"], None),
         (LookupError("wrong"), [LookupError], [2.0, 4.0]),
         (Unavailable("later"), [], [7.0, 7.0]),
+        (Unavailable("never", math.inf), [], None),
+        (Unavailable("never", math.inf), [Unavailable], [2.0, 4.0]),
     ],
 )
 def test_a_call_is_repeated_after_some_errors(error: Exception, retry_on: list[Any], waits: list[float] | None) -> None:

@@ -249,6 +249,8 @@ def test_queries_in_json_are_those_of_pylance() -> None:
         Boolean(must_not=["x"])
     with pytest.raises(InvalidInput, match="boost=-1"):
         Match("x", boost=-1)
+    with pytest.raises(InvalidInput, match="boost=1e\\+300 must be a number from 0 to 1,000,000,000"):
+        Match("x", boost=1e300)
 
 
 def test_a_hybrid_search_adds_reciprocal_ranks(tmp_path: Path) -> None:
