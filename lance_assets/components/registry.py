@@ -251,5 +251,9 @@ VIEW: Mapping[str, Form] = {
     "rebuild": _described(BOOLEAN, "Compute all rows in each run (default: false)."),
     "automation_condition": _described(AUTOMATION, "When Dagster refreshes the view by itself, such as eager."),
     "retry_policy": _described(RETRY, "Retry policy of the refresh."),
+    "code_version": _described(TEXT, "Code version of the refresh."),
+    "hooks": _described(OBJECTS, "Hooks of the refresh, as module.path:name."),
+    "op_tags": _described(PLAIN_BY_NAME, "Tags of the step of the refresh."),
+    "pool": _described(TEXT, "Pool of the refresh (default: that of the writes of the view)."),
 }
 """Options of `lance_view`."""

@@ -28,8 +28,17 @@ from lance_core import InvalidInput
 from lance_core.tasks.views.refresh import Select
 
 _KEEPS_ROWS = (SparkBuildIndex, SparkOptimizeIndices, SparkCompact)
-REFUSED_BY_VIEWS = {name: reason for name, reason in REFUSED_BY_TABLES.items() if name != "retry_policy"}
-"""Arguments of `@dg.asset` that a view does not take; the refresh takes a retry policy."""
+_OF_THE_REFRESH = ("code_version", "hooks", "op_tags", "pool", "retry_policy")
+"""Arguments of `@dg.asset` that the refresh of a view takes."""
+REFUSED_BY_VIEWS: Mapping[str, str] = {
+    **{name: reason for name, reason in REFUSED_BY_TABLES.items() if name not in _OF_THE_REFRESH},
+    "backfill_policy": "the refresh of a view has no partitions",
+    **dict.fromkeys(
+        ("config_schema", "required_resource_keys", "resource_defs"),
+        "the refresh of a view runs no function of the user",
+    ),
+}
+"""Arguments of `@dg.asset` that a view does not take, with the reason."""
 _DESCRIPTION = "A materialized view. Its rows are those of the query on the version of the source that is noted."
 
 
@@ -44,6 +53,10 @@ def lance_view(
     rebuild: bool = False,
     automation_condition: dg.AutomationCondition[Any] | ConditionName | None = None,
     retry_policy: dg.RetryPolicy | None = None,
+    code_version: str | None = None,
+    hooks: Collection[dg.HookDefinition] | None = None,
+    op_tags: Mapping[str, object] | None = None,
+    pool: str | None = None,
     writes: Sequence[Write] = (),
     key_prefix: str | Sequence[str] | None = None,
     group: str | None = None,
@@ -80,7 +93,8 @@ def lance_view(
     The asset `<name>_refresh` applies what the source has changed since the last run, as one version of the view, which
     notes the version of the source. It computes all rows if it has to, and its metadata says why: the definition
     changed, the needed versions of the source were cleaned up, or another writer changed rows of the view. With
-    `automation_condition="eager"`, Dagster runs it for each new version of the source.
+    `automation_condition="eager"`, Dagster runs it for each new version of the source. `retry_policy`, `code_version`,
+    `hooks`, `op_tags` and `pool` are those of its step.
 
     `uri` is by default a directory beside the source. `writes` may build and optimize indices, or compact; the other
     options are those of `lance_table`.
@@ -104,6 +118,10 @@ def lance_view(
         rebuild=rebuild,
         automation_condition=automation_condition,
         retry_policy=retry_policy,
+        code_version=code_version,
+        hooks=hooks,
+        op_tags=op_tags,
+        pool=pool,
         deps=() if isinstance(source, str) else (source.dep,),
     )
     return lance_table(

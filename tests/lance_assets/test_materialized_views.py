@@ -114,8 +114,22 @@ def test_a_view_is_refreshed_in_tasks(tmp_path: Path, spark: SparkSession) -> No
         ({"of": "pages.lance", "select": ["id", "id"]}, "twice"),
         ({"of": "pages.lance", "writes": [SparkAppend("more", new_pages)]}, "would change rows"),
         ({"of": "pages.lance", "partitions_def": None}, "partitions_def"),
+        ({"of": "pages.lance", "backfill_policy": None}, "has no partitions"),
+        ({"of": "pages.lance", "config_schema": None}, "no function of the user"),
     ],
 )
 def test_a_view_that_cannot_work_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         lance_view("view", **options)  # type: ignore[arg-type]
+
+
+def test_the_refresh_takes_the_options_of_its_step() -> None:
+    retry = dg.RetryPolicy(max_retries=3)
+    view = lance_view(
+        "tagged", of="pages.lance", code_version="7", op_tags={"team": "search"}, pool="views", retry_policy=retry
+    )
+    refresh = view.defs.get_assets_def("tagged_refresh")
+    assert refresh.code_versions_by_key == {dg.AssetKey("tagged_refresh"): "7"}
+    assert refresh.op.tags["team"] == "search"
+    assert refresh.op.pool == "views"
+    assert refresh.op.retry_policy == retry
