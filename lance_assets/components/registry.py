@@ -101,6 +101,7 @@ _CHECKS: Mapping[str, type[Check]] = {
     "small_files": SmallFiles,
     "sql": SqlCheck,
 }
+_ROW_KEY = union_of("a text or a whole number", (str, TEXT), (int, INTEGER))
 _CHECK_TYPES: Mapping[object, Form] = {
     str: TEXT,
     int: INTEGER,
@@ -111,7 +112,9 @@ _CHECK_TYPES: Mapping[object, Form] = {
     Severity: enum_of({severity.value: severity for severity in Severity}),
     CheckFunction: FUNCTION,
     QueryFunction | Sequence[Query]: FUNCTION,
-    ExpectedFunction | Expected: FUNCTION,
+    ExpectedFunction | Expected: union_of(
+        "a function, or expected keys by query", (str, FUNCTION), (dict, mapping_of(list_of(_ROW_KEY)))
+    ),
 }
 CHECK = object_or_reference(
     Check,

@@ -300,6 +300,7 @@ CHECKS = """  checks:
     - {check: index_coverage, indices: [by_time], at_least: 0.99, severity: error}
     - {check: recall, column: v, k: 5, at_least: 0.9, nprobes: 8, queries: yamlshop.rows:words}
     - {check: search, queries: yamlshop.rows:words, k: 5, at_least: 0.9, measure: recall, columns: [body]}
+    - {check: search, name: judged, queries: {table format: [7, 12], "2026": [a]}}
     - {check: foreign_writers}
     - {check: schema_stable, allow: [additions, drops]}
     - {check: sql, name: no_future, sql: select 1 where false}
@@ -326,7 +327,8 @@ def test_a_view_in_yaml_equals_python(project: Project) -> None:
         "type: lance_assets.LanceViewComponent\n\nattributes:\n  name: cheap\n  of: lake/orders\n"
         "  uri: /lake/cheap.lance\n"
         "  select: [id, price * 2 AS double]\n  where: price < 5\n  automation_condition: eager\n"
-        "  retry_policy: {max_retries: 2}\n  checks: [{check: row_count, min: 1}]\n"
+        "  retry_policy: {max_retries: 2}\n  pool: views\n  op_tags: {team: search}\n"
+        "  checks: [{check: row_count, min: 1}]\n"
     )
     view = project.table()
     expected = lance_view(
@@ -337,6 +339,8 @@ def test_a_view_in_yaml_equals_python(project: Project) -> None:
         where="price < 5",
         automation_condition="eager",
         retry_policy=dg.RetryPolicy(max_retries=2),
+        pool="views",
+        op_tags={"team": "search"},
         checks=[RowCount(min=1)],
     )
     assert (list(view.writes), view.checks) == (list(expected.writes), expected.checks)
@@ -360,6 +364,7 @@ def test_checks_and_profiles_in_yaml(project: Project) -> None:
         IndexCoverage(indices=["by_time"], at_least=0.99, severity=Severity.ERROR),
         RecallCheck("v", 5, 0.9, rows.words, nprobes=8),
         SearchCheck(rows.words, 5, 0.9, measure="recall", columns=["body"]),
+        SearchCheck({"table format": [7, 12], "2026": ["a"]}, name="judged"),
         ForeignWriters(),
         SchemaStable(allow=["additions", "drops"]),
         SqlCheck("no_future", sql="select 1 where false"),
