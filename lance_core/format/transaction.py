@@ -52,7 +52,8 @@ class Transaction:
     uuid: str
     operation: Operation
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Properties that the caller set. The encoded transaction stores the verb and the parent hash among them."""
+    """Properties that the caller set, and records of the change, such as the sources of columns. The encoded
+    transaction also stores the verb and the parent hash among them."""
     parent: ParentHash | None = None
     """`None` before the transaction is applied, for the first version of a table, and if its writer did not record
     it."""
