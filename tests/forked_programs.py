@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NoReturn, TypedDict
 
@@ -30,7 +31,8 @@ IMPORTED = (
     "dagster",
     "pandas",
     "pyspark.sql",
-    "pyspark.sql.classic.dataframe",
+    "pyspark.sql.dataframe",
+    *(("pyspark.sql.classic.dataframe",) if find_spec("pyspark.sql.classic") else ()),  # Spark 4
     "lance_core",
     "lance_core.tasks",
     "lance_assets",
