@@ -5,7 +5,7 @@
 
 Besides its columns, a view has two: `_source_rowid`, the stable row id of the source row, which is the key of the view,
 and `_source_version`, the version of the source that last changed the row. Conditions and values are Lance SQL. The
-reasons are in `005-materialized-views.md`. Start with `ViewDefinition`.
+reasons are in `007-materialized-views.md`. Start with `ViewDefinition`.
 """
 
 import hashlib
