@@ -7,6 +7,7 @@ contracts in `pyproject.toml`, which import-linter checks. Start at `RULES`, at 
 
 import ast
 import io
+import posixpath
 import re
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -156,6 +157,7 @@ COMPLEX_FUNCTIONS: Mapping[str, str] = {
 """Functions whose complexity is above `COMPLEXITY`, with the reason why splitting them would not help a reader."""
 RELATIVE_OPENING = re.compile(r"(?:Of|What|Who|Whose|Which|Where|Whether|Those|None of|Whoever|Whatever)\b")
 FILE_REFERENCE = re.compile(r"(?<![\w./{}*-])(?!NNN|here\b)((?:[\w-]+/)*[\w-]+\.(?:py|md))(?![\w({*])")
+RELATIVE_LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+\.(?:py|md|proto|toml|yaml))(?:#[^)]*)?\)")
 NOT_CHECKED_FOR_REFERENCES = ("CHANGELOG.md", "tests/structure.py", "tests/test_structure.py", "tests/__init__.py")
 
 
@@ -514,6 +516,18 @@ def references_resolve(files: Mapping[str, str]) -> list[str]:
         for number, line in enumerate(mentions_in(path, text).splitlines(), 1)
         for reference in FILE_REFERENCE.findall(line)
         if reference not in endings
+    ]
+
+
+def links_resolve(files: Mapping[str, str]) -> list[str]:
+    """A relative link of a document to a text file leads to that file."""
+    return [
+        f"{path}:{number}: the link {target} leads to no file"
+        for path, text in files.items()
+        if path.endswith(".md")
+        for number, line in enumerate(text.splitlines(), 1)
+        for target in RELATIVE_LINK.findall(line)
+        if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) not in files
     ]
 
 

@@ -28,6 +28,7 @@ from tests.structure import (
     functions_are_simple,
     generated_code_stays_in_format,
     lance_assets_uses_the_public_api,
+    links_resolve,
     lock_names_no_host,
     modules_have_docstrings,
     names_are_unique,
@@ -175,6 +176,8 @@ PORTABLE: tuple[tuple[Callable[[Mapping[str, str]], list[str]], str, str, bool],
     (lock_names_no_host, "requirements/dev.lock", "--index-url https://example.org/simple", True),
     (lock_names_no_host, "requirements/dev.lock", "numpy==2.4.6 \\\n    --hash=sha256:00", False),
     (lock_names_no_host, "README.md", "https://example.org", False),
+    (links_resolve, "docs/x.md", "the [record](../lance_core/gone.md)", True),
+    (links_resolve, "docs/x.md", "[here](x.md#part), [there](../docs/x.md), [web](https://example.org/x.md)", False),
     (references_resolve, "README.md", "see `scan/plan.py`", True),
     (references_resolve, "lance_core/x.py", '"""Start with `gone.py`."""', True),
     (references_resolve, "lance_core/x.py", "x = 1  # see gone.py", True),
@@ -214,7 +217,7 @@ def test_the_tree_follows_the_rule(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [text_is_portable, lock_names_no_host, references_resolve], ids=lambda rule: rule.__name__
+    "rule", [text_is_portable, lock_names_no_host, references_resolve, links_resolve], ids=lambda rule: rule.__name__
 )
 def test_the_texts_follow_the_rule(rule: Callable[[Mapping[str, str]], list[str]]) -> None:
     assert rule(project_texts()) == []
