@@ -39,7 +39,7 @@ class ViewRecord:
     """Version of the view on which the refresh was planned; 0 for a new view. Changes of other writers after it are
     not known to the refresh."""
     refresh: str = "rebuild"
-    """How the version was computed: "rebuild" or "incremental"."""
+    """Method by which the version was computed: "rebuild" or "incremental"."""
     reason: str = ""
     """Why all rows were computed again; empty for an incremental refresh."""
     since: int | None = None

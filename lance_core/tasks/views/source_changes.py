@@ -33,7 +33,7 @@ _KEEPS_ROWS = (op.Rewrite, op.CreateIndex, op.UpdateConfig, op.ReserveFragments,
 
 @dataclass(frozen=True, slots=True)
 class RefreshStep:
-    """How a view gets from its version to one version of the source."""
+    """Step that brings a view from its version to one version of the source."""
 
     until: Snapshot
     """Version of the source."""
