@@ -82,8 +82,8 @@ LOADED_ON_FIRST_USE: Mapping[str, tuple[str, ...]] = {
     ),
     "lance_core.storage.manifest_stores.dynamodb": ("botocore",),
     "lance_core.storage.manifest_stores.sql": ("sqlalchemy",),
-    "lance_core.table.reading": (
-        "lance_core.fsck.examine",
+    "lance_core.table.reading": ("lance_core.fsck.examine",),
+    "lance_core.table.searches": (
         "lance_core.index.hybrid_search",
         "lance_core.index.text.text_search",
         "lance_core.index.vector.search",

@@ -1,8 +1,9 @@
 """`Table`: one version of a Lance table, and the operations on it.
 
 A `Table` never changes. A writer returns the version after it (`Committed.table`). The class is composed of parts, one
-module each: `reading.py`, `frames.py`, `rows.py`, `schema.py`, `indices.py`, `upkeep.py` and `references.py`; `base.py`
-holds what they share. This module creates tables and commits operations whose files are already written.
+module each: `reading.py`, `searches.py`, `frames.py`, `rows.py`, `schema.py`, `indices.py`, `upkeep.py` and
+`references.py`; `base.py` holds what they share. This module creates tables and commits operations whose files are
+already written.
 """
 
 import os
@@ -24,13 +25,14 @@ from lance_core.table.reading import TableReading
 from lance_core.table.references import References
 from lance_core.table.rows import RowWrites, overwrite_operation
 from lance_core.table.schema import SchemaWrites
+from lance_core.table.searches import Searches
 from lance_core.table.upkeep import Upkeep
 from lance_core.transactions.apply import NewTable
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_at, table_exists
 
 
-class Table(TableReading, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upkeep, References):
+class Table(TableReading, Searches, TableFrames, RowWrites, SchemaWrites, IndexWrites, Upkeep, References):
     """One version of a Lance table.
 
     >>> import pyarrow as pa, tempfile
