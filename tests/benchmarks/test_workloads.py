@@ -111,6 +111,16 @@ if os.environ.get("BENCHMARKS") == "all":
         assert set(whole["systems"][0]["counts"]) == {"failed", "given up", "lost", "doubled"}
         assert "2 writers, 2 appends, 5 % faults: slowest append" in cases
 
+    def test_new_rows_of_computed_columns_are_filled_by_every_system(tmp_path: Path) -> None:
+        (case,) = run_smoke("computed_columns", tmp_path).values()
+        assert systems(case) == ["ours", "ours, all rows", "Spark Parquet", "deltalake"]
+        assert case["facts"] == {"rows": 2_000, "vectors": 2_000, "wrong": 0}
+
+    def test_columns_are_added_and_replaced(tmp_path: Path) -> None:
+        cases = run_smoke("column_values", tmp_path)
+        assert systems(cases["add a column to 2000 rows"]) == ["ours", "ours, no fsync", "pylance"]
+        assert systems(cases["replace a column of 2000 rows"]) == ["ours", "ours, adding it"]
+
     def test_rebase_runs_from_the_command(tmp_path: Path) -> None:
         (case,) = run_smoke("rebase", tmp_path).values()
         assert (case["case"], case["facts"]) == ("append, 3 commits behind", {"rows": 4})
