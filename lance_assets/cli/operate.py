@@ -35,14 +35,21 @@ class OperatorCommand:
     plan: Callable[[OpenedName, argparse.Namespace], VersionAction]
     argument: tuple[str, str] | None = None
     """Name and help of the argument after the table."""
-    takes_intent: bool = False
+    is_rollback: bool = False
+    """True for the command that undoes versions: it takes an intent and the newest version that it may undo."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("table", metavar="URI", help=TABLE_HELP)
         if self.argument is not None:
             parser.add_argument(self.argument[0].lower(), metavar=self.argument[0], help=self.argument[1])
-        if self.takes_intent:
+        if self.is_rollback:
             parser.add_argument("--intent", metavar="TEXT", help="commands with the same text commit one version")
+            parser.add_argument(
+                "--newest",
+                metavar="N",
+                type=int,
+                help="newest version that may be undone, as a preview shows it (default: the newest)",
+            )
         parser.add_argument("--yes", action="store_true", help="do it without asking")
         parser.add_argument("--dry-run", action="store_true", help="only show what would change")
 
@@ -73,7 +80,8 @@ class OperatorCommand:
         elif is_agreed:
             printing.print_text(["done"])
         elif not planned.is_done:
-            printing.print_text(["nothing was changed; --yes does it"])
+            newest = f" --newest {planned.before}" if self.is_rollback else ""
+            printing.print_text([f"nothing was changed; --yes{newest} does it"])
         return EXIT_OK
 
 
@@ -110,7 +118,7 @@ def _rollback(opened: OpenedName, arguments: argparse.Namespace) -> VersionActio
             f"{arguments.table} names the newest version, to which nothing is to be rolled back; name an older one, as "
             "in URI@42 or URI@tag"
         )
-    return plan_rollback(opened.table, opened.table.version)
+    return plan_rollback(opened.table, opened.table.version, newest=arguments.newest)
 
 
 def _publish(opened: OpenedName, arguments: argparse.Namespace) -> VersionAction:
@@ -123,7 +131,7 @@ COMMANDS = {
         "move a tag, such as the one that readers open, to a version", _promote, ("TAG", _TAG_HELP)
     ),
     "untag": OperatorCommand("delete a tag; its version stays until a cleanup removes it", _untag, ("TAG", _TAG_HELP)),
-    "rollback": OperatorCommand("commit a version with the content of an older one", _rollback, takes_intent=True),
+    "rollback": OperatorCommand("commit a version with the content of an older one", _rollback, is_rollback=True),
     "publish": OperatorCommand(
         "publish a version that an audit refused",
         _publish,

@@ -3,8 +3,9 @@
     plan = plan_promotion(table, "live", version=42)     what the action would change; nothing is written
     plan.apply(intent="...")                             do it
 
-A plan is made from the table as it is. `apply` fails if the tag of the action was moved or deleted since. A rollback or
-publication follows the newest version, even if that was committed after the plan. Start with `VersionAction`.
+A plan is made from the table as it is. `apply` fails if the tag of the action was moved or deleted since, and for a
+rollback if a version was committed since, which it would undo unseen. A publication follows the newest version, even if
+that was committed after the plan. Start with `VersionAction`.
 """
 
 from collections.abc import Callable, Mapping
@@ -90,8 +91,13 @@ def plan_tag_deletion(table: Table, tag: str) -> VersionAction:
     return VersionAction(summary, None, existing.version, delete)
 
 
-def plan_rollback(table: Table, version: int | None = None, tag: str | None = None) -> VersionAction:
-    """Plan to commit a version with the content of an older one of this branch, named by its number or by a tag."""
+def plan_rollback(
+    table: Table, version: int | None = None, tag: str | None = None, *, newest: int | None = None
+) -> VersionAction:
+    """Plan to commit a version with the content of an older one of this branch, named by its number or by a tag.
+
+    The plan undoes the versions up to `newest`, the newest one that the caller knows, or by default the newest one now.
+    `apply` raises `IncompatibleConflict` if there is a later one."""
     if (version is None) == (tag is None):
         raise InvalidInput("a rollback needs the version= or the tag= to return to, and only one of them")
     if tag is not None:
@@ -100,17 +106,25 @@ def plan_rollback(table: Table, version: int | None = None, tag: str | None = No
             raise NotFound(f"{table.uri} has no tag {tag!r} on this branch")
         version = existing.version
     number = _resolve(table, version)
-    older, newest = table.at(number), table.refresh()
-    summary = (
-        f"commit a version after {newest.version}{_on_branch(table.branch)} with the rows, columns, indices and config "
-        f"of version {number}; the versions in between stay in the history"
-    )
+    older, last = table.at(number), table.refresh() if newest is None else table.at(newest)
+    if number > last.version:
+        raise InvalidInput(f"newest={newest}: version {number}, to which to roll back, is a later one")
+
+    def restore(intent: str | None, properties: Mapping[str, str] | None) -> Committed:
+        try:
+            return last.restore(number, intent=intent, properties=properties, if_newest=True)
+        except IncompatibleConflict as conflict:
+            if conflict.rule != "unseen_version":
+                raise
+            raise _moved_on(table, last.version) from conflict
+
     return VersionAction(
-        summary,
+        f"commit a version with the rows, columns, indices and config of version {number}{_on_branch(table.branch)}; "
+        f"{_undone(number, last.version)}",
         number,
-        newest.version,
-        lambda intent, properties: newest.restore(number, intent=intent, properties=properties),
-        rows_before=newest.count_rows(),
+        last.version,
+        restore,
+        rows_before=last.count_rows(),
         rows_after=older.count_rows(),
     )
 
@@ -139,6 +153,32 @@ def plan_publication(table: Table, detached_version: str) -> VersionAction:
 def _resolve(table: Table, version: int | None) -> int:
     """Return the version; the newest one of the branch if it is `None`. Raise `NotFound` if it does not exist."""
     return int(table.refresh().version if version is None else table.at(version).version)
+
+
+def _undone(version: int, newest: int) -> str:
+    """Return the part of a summary that names the versions after the one that a rollback returns to."""
+    if version == newest:
+        return "it is the newest version, so nothing is undone"
+    if version + 1 == newest:
+        return f"version {newest} is undone, and stays in the history"
+    return f"versions {version + 1} to {newest} are undone, and stay in the history"
+
+
+def _moved_on(table: Table, planned: int) -> IncompatibleConflict:
+    """Return the error of a rollback that would undo versions that its plan does not name."""
+    later = [number for number in table.version_numbers() if number > planned]
+    unseen = (
+        f"version {later[0]}" if len(later) == 1 else f"versions {planned + 1} to {max(later, default=planned + 1)}"
+    )
+    return IncompatibleConflict(
+        f"{table.uri}: nothing was rolled back, since {unseen}{_on_branch(table.branch)}, which the rollback would "
+        f"undo, came after version {planned}, the newest one that it names; look at what changed, and plan the "
+        "rollback again",
+        ours="rollback",
+        theirs="version",
+        version=max(later, default=planned + 1),
+        rule="unseen_version",
+    )
 
 
 def _check_tag_is_unchanged(table: Table, name: str, branch: str | None, version: int) -> None:

@@ -65,6 +65,10 @@ class RollBack(dg.Config):
     kind: Literal["roll_back"] = "roll_back"
     version: int | None = Field(default=None, description="Version whose content is committed again.")
     tag: str | None = Field(default=None, description="Tag of that version, instead of its number.")
+    newest: int | None = Field(
+        default=None,
+        description="Newest version that may be undone; the run fails if there is a later one (default: the newest).",
+    )
 
 
 class PublishVersion(dg.Config):
@@ -139,8 +143,8 @@ def _plan(table: Table, action: CreateTag | PromoteVersion | DeleteTag | RollBac
             return plan_promotion(table, tag, version)
         case DeleteTag(tag=tag):
             return plan_tag_deletion(table, tag)
-        case RollBack(version=version, tag=tag):
-            return plan_rollback(table, version, tag)
+        case RollBack(version=version, tag=tag, newest=newest):
+            return plan_rollback(table, version, tag, newest=newest)
         case PublishVersion(detached_version=number):
             return plan_publication(table, number)
         case _:

@@ -185,6 +185,9 @@ class Restore:
     """Make an older version the newest one."""
 
     version: Version
+    undoes_unseen: bool = field(default=True, compare=False)
+    """False if a version that was committed after the planned one conflicts, instead of being undone as well. The
+    encoded transaction omits it."""
     name: ClassVar[str] = "Restore"
 
 

@@ -54,18 +54,23 @@ class References(TableBase):
         properties: Mapping[str, str] | None = None,
         retries: int = ATTEMPTS,
         audit: Audit | None = None,
+        if_newest: bool = False,
     ) -> Committed:
         """Commit a version with the rows, schema, indices and config of an older version of this branch. The versions
         in between stay in the history.
+
+        The content of versions that others commit meanwhile is undone, too. With `if_newest`, `IncompatibleConflict`
+        is raised instead, unless the version of this object is still the newest one.
 
         >>> emptied = table.delete("true").table
         >>> emptied.restore(1).table.count_rows()
         3
         """
         number = validation.check_version_number(version)
+        validation.check_flag(if_newest, "if_newest")
         return self._write(
             "restore",
-            lambda _base: Restore(load_at(self._location, number).version),
+            lambda _base: Restore(load_at(self._location, number).version, undoes_unseen=not if_newest),
             WriteOptions(intent, properties, retries, audit),
             can_replan=False,
         )

@@ -273,9 +273,17 @@ def judge(ours: Transaction, others: Sequence[CommittedTransaction]) -> Conflict
                 if stored & dropped_fields & live:
                     verdict, rule = Verdict.RETRY, reused_field
                 dropped_fields |= stored - live
+        if isinstance(ours.operation, Restore) and not ours.operation.undoes_unseen:
+            verdict, rule = Verdict.INCOMPATIBLE, unseen_version
         if verdict > worst.verdict:
             worst = ConflictResult(verdict, rule.__name__, theirs)
     return worst
+
+
+def unseen_version(ours: Operation, theirs: Operation) -> Verdict:
+    """A restore that its caller bounds to the versions that it has seen would undo a later one. Every operation
+    conflicts with it, so it is in no cell of the table."""
+    return Verdict.INCOMPATIBLE
 
 
 def reused_field(ours: Operation, theirs: Operation) -> Verdict:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lance_assets.cli.main import main
-from lance_assets.common.version_actions import plan_promotion, plan_tag_deletion
+from lance_assets.common.version_actions import plan_promotion, plan_rollback, plan_tag_deletion
 from lance_core import AuditFailed, IncompatibleConflict, Table
 
 
@@ -67,6 +67,27 @@ def test_a_rollback_is_previewed_and_committed_once(table: Table, capsys: pytest
     assert (table.refresh().version, table.refresh().count_rows()) == (4, 3)
     assert main(["rollback", table.uri, "--yes"]) == 2
     assert "name an older one" in capsys.readouterr().err
+
+
+def test_a_rollback_undoes_only_the_versions_of_its_preview(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    """A version that another writer commits between the preview and the rollback is kept, and named by the error."""
+    preview = command(capsys, "rollback", f"{table.uri}@1")
+    assert "versions 2 to 3 are undone" in preview
+    assert "--yes --newest 3 does it" in preview
+    planned = plan_rollback(table, 1)
+    table.append({"id": [9]})
+    for committed in ("version 4", "versions 4 to 5"):
+        with pytest.raises(IncompatibleConflict, match=f"since {committed}, which the rollback would undo"):
+            planned.apply(intent="ticket 8")
+        assert main(["rollback", f"{table.uri}@1", "--yes", "--newest", "3"]) == 2
+        assert "plan the rollback again" in capsys.readouterr().err
+        table.append({"id": [10]})
+    assert (table.refresh().version, table.refresh().count_rows()) == (6, 5)
+    for _ in range(2):  # the repetition finds its own commit, although the newest version is a later one by then
+        ran = command(capsys, "rollback", f"{table.uri}@1", "--yes", "--newest", "6", "--intent", "ticket 8")
+        assert "committed as version 7" in ran
+    assert table.refresh().count_rows() == 2
+    assert main(["rollback", f"{table.uri}@3", "--yes", "--newest", "2"]) == 2
 
 
 @pytest.mark.parametrize(("answer", "version"), [("y", 4), ("", 3), ("no", 3)])

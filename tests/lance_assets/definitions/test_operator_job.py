@@ -114,6 +114,7 @@ def test_a_refused_version_is_published(table: LanceTable, instance: dg.DagsterI
         ({"roll_back": {"version": 1, "tag": "x"}}, {}, "only one of them"),
         ({"roll_back": {"tag": "x"}}, {}, "has no tag 'x'"),
         ({"roll_back": {"version": 99}}, {}, "99"),
+        ({"roll_back": {"version": 1, "newest": 2}}, {}, "version 3, which the rollback would undo"),
         ({"publish": {"detached_version": "v4"}}, {}, "'v4' is not the number of a version"),
         ({"publish": {"detached_version": "9300000000000000000"}}, {}, "9300000000000000000"),
         ({"promote": {"tag": "live", "version": 99}}, {}, "99"),
