@@ -8,7 +8,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,12 @@ class Runtime:
     """Random number from 0 up to, but not including, 1."""
     sleep: Callable[[float], None]
     """Wait for a number of seconds."""
+
+    def with_drawn_uuid(self) -> "Runtime":
+        """Return a runtime that begins with a uuid drawn now, so that work in threads gets its uuids in the order in
+        which it was started."""
+        drawn = [self.new_uuid()]
+        return replace(self, new_uuid=lambda: drawn.pop() if drawn else self.new_uuid())
 
 
 SYSTEM_RUNTIME = Runtime(

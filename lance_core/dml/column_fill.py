@@ -30,6 +30,7 @@ from lance_core.format.fragment import DataFile, Fragment, StorageVersion
 from lance_core.format.ids import FragmentId
 from lance_core.format.operations import Merge, Update, UpdateMode
 from lance_core.format.overlay import overlays_of, without_overlaid_fields
+from lance_core.format.row_sets import bitmap_of
 from lance_core.format.schema import TableSchema
 from lance_core.scan.system_columns import CREATED_AT, LAST_UPDATED_AT, ROW_ID
 from lance_core.versions.snapshot import Snapshot
@@ -204,7 +205,7 @@ def _live_changes(base: Snapshot, fill: FilledFragment, now: Fragment) -> BitMap
     if fill.fragment.has_same_deletions(now):
         return changed
     deleted = load_deletions(base.location.store, now)
-    return changed if deleted is None else changed - BitMap(deleted.offsets)
+    return changed if deleted is None else changed - bitmap_of(deleted.offsets)
 
 
 def _with_filled_file(

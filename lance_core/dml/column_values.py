@@ -37,6 +37,7 @@ class SqlValues:
 
     expressions: Mapping[str, str]
     covers_all_rows: ClassVar[bool] = True
+    is_thread_safe: ClassVar[bool] = True
 
     def declared(self, base: Snapshot) -> pa.Schema:
         return self._projection(base).schema_over(with_metadata_columns(base.manifest.schema.arrow))
@@ -73,6 +74,7 @@ class FunctionValues:
     read_columns: Sequence[str] | None
     """`None` reads all columns of the table."""
     covers_all_rows: ClassVar[bool] = True
+    is_thread_safe: ClassVar[bool] = False
 
     def declared(self, base: Snapshot) -> pa.Schema | None:
         return self.schema
@@ -123,6 +125,7 @@ class JoinedValues:
     data: InputRows
     on: Sequence[str]
     covers_all_rows: ClassVar[bool] = False
+    is_thread_safe: ClassVar[bool] = False
     _values: pa.Table | None = field(default=None, init=False)
     _keys: tuple[pa.Schema, SourceKeys] | None = field(default=None, init=False)
     _is_matched: npt.NDArray[np.bool_] | None = field(default=None, init=False)

@@ -6,13 +6,13 @@ Shared by every verb that deletes or moves rows.
 
 import numpy as np
 import numpy.typing as npt
-from pyroaring import BitMap
 
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
+from lance_core.format.row_sets import bitmap_of
 from lance_core.runtime import Runtime
 from lance_core.versions.location import Location
 
@@ -44,4 +44,4 @@ def add_deletions(
 
 def encode_offsets(offsets: npt.NDArray[np.int64]) -> bytes:
     """Encode the offsets of rows as an operation stores the rows that it affects."""
-    return bytes(BitMap(offsets.astype(np.uint32)).serialize())
+    return bytes(bitmap_of(offsets.astype(np.uint32)).serialize())

@@ -28,6 +28,7 @@ from lance_core.format.operations import Merge
 from lance_core.format.schema import Field, TableSchema
 from lance_core.progress import track
 from lance_core.runtime import Runtime
+from lance_core.scan.parallel import map_in_order
 from lance_core.versions.snapshot import Snapshot
 
 Compute: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]
@@ -105,11 +106,14 @@ def _add_sql_columns(base: Snapshot, expressions: Mapping[str, str], runtime: Ru
         for rows in read_live_rows(base, fragment, projection.columns, base.manifest.schema):
             yield PositionedBatch(projection.evaluate(rows.batch), rows.offsets)
 
-    fragments = [
-        add_column_file(base, fragment, compute(fragment), new, runtime=runtime)
-        for fragment in track(base.manifest.fragments, "compute columns", "fragments")
-    ]
-    return merge_operation(base, fragments, new.fields)
+    def write(work: tuple[Fragment, Runtime]) -> Fragment:
+        fragment, own_runtime = work
+        return add_column_file(base, fragment, compute(fragment), new, runtime=own_runtime)
+
+    fragments = base.manifest.fragments
+    written = map_in_order(write, ((fragment, runtime.with_drawn_uuid()) for fragment in fragments))
+    tracked = zip(track(fragments, "compute columns", "fragments"), written, strict=True)
+    return merge_operation(base, [fragment for _, fragment in tracked], new.fields)
 
 
 def _add_function_columns(

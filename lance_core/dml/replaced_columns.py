@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap
 
 from lance_core import validation
 from lance_core.commit.write_protocol import Planned
@@ -39,7 +40,6 @@ from lance_core.dml.column_fill import (
 )
 from lance_core.dml.column_sources import with_column_sources, with_condition
 from lance_core.dml.column_values import FunctionValues, JoinedValues, SqlValues
-from lance_core.dml.deletion_files import encode_offsets
 from lance_core.dml.new_columns import NewColumns, add_columns
 from lance_core.dml.row_addresses import check_addresses_stay
 from lance_core.dml.row_matching import find_matching_rows
@@ -47,10 +47,12 @@ from lance_core.dml.row_rewrite import concat_arrays, row_bytes
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
+from lance_core.format.row_sets import bitmap_of
 from lance_core.index import lookup
 from lance_core.progress import track
 from lance_core.runtime import Runtime
 from lance_core.scan.column_resolution import check_condition, filterable_schema
+from lance_core.scan.parallel import map_in_order
 from lance_core.scan.selection import Selection
 from lance_core.scan.system_columns import ROW_ADDRESS, ROW_ID
 from lance_core.versions.snapshot import Snapshot
@@ -69,6 +71,10 @@ class ColumnValues(Protocol):
     @property
     def covers_all_rows(self) -> bool:
         """True if every row that is requested gets a value."""
+
+    @property
+    def is_thread_safe(self) -> bool:
+        """True if the values of several fragments can be computed at the same time."""
 
     def declared(self, base: Snapshot) -> pa.Schema | None:
         """Return the columns with their types; `None` if the first values decide."""
@@ -97,6 +103,16 @@ class _MergedRows:
     rows: PositionedBatch
     changed: Mask
 
+    def add_changed_to(self, rows: BitMap) -> None:
+        """Add the offsets of the changed rows to a bitmap."""
+        offsets = self.rows.offsets
+        if not self.changed.all():
+            rows |= bitmap_of(offsets[self.changed].astype(np.uint32))
+        elif offsets[-1] - offsets[0] == len(offsets) - 1:  # offsets ascend, so no row between them is missing
+            rows.add_range(int(offsets[0]), int(offsets[-1]) + 1)
+        else:
+            rows |= bitmap_of(offsets.astype(np.uint32))
+
 
 def fill_fragment(
     base: Snapshot,
@@ -118,7 +134,7 @@ def fill_fragment(
     first = next((each for each in merged if each.changed.any()), None)
     if first is None:
         return FilledFragment.unchanged(fragment, target)
-    changed: list[Offsets] = []
+    changed = BitMap()
 
     def rows() -> Iterator[PositionedBatch]:
         if is_compared:
@@ -126,11 +142,11 @@ def fill_fragment(
                 int(first.rows.offsets[0])
             )  # equal to their new values, so they are read again
         for each in chain([first], merged):
-            changed.append(each.rows.offsets[each.changed])
+            each.add_changed_to(changed)
             yield each.rows
 
     file = write_column_file(base, fragment, rows(), target.columns, runtime=runtime)
-    return FilledFragment(fragment, file, encode_offsets(np.concatenate(changed)), target.signature)
+    return FilledFragment(fragment, file, bytes(changed.serialize()), target.signature)
 
 
 class _ColumnMerge:
@@ -197,16 +213,18 @@ class _ColumnMerge:
         if not new:
             return _MergedRows(existing, changed)
         offsets = np.concatenate([each.offsets for each in new])
-        positions = np.searchsorted(existing.offsets, offsets)
+        is_complete = len(offsets) == rows
+        positions = np.arange(rows) if is_complete else np.searchsorted(existing.offsets, offsets)
         assert positions[-1] < rows
-        assert (existing.offsets[positions] == offsets).all(), "a value for a row that does not exist"
+        found = existing.offsets if is_complete else existing.offsets[positions]
+        assert np.array_equal(found, offsets), "a value for a row that does not exist"
         arrays = []
         for number, old in enumerate(existing.batch.columns):
             given = concat_arrays([each.batch.column(number) for each in new])
             is_used = None
             if self._only_nulls:
                 is_used = np.asarray(old.is_null())[positions]
-            merged = given if is_used is None and len(given) == rows else _replace(old, positions, given, is_used)
+            merged = given if is_used is None and is_complete else _replace(old, positions, given, is_used)
             changed |= differing_rows(old, merged)
             arrays.append(merged)
         if not changed.any():
@@ -340,14 +358,10 @@ class ColumnReplacement:
         self.filled = keep_valid(base, self.filled, target, reads) if is_same and target is not None else {}
         self.read_ids = ids
         unfilled = [fragment for fragment in base.manifest.fragments if fragment.id not in self.filled]
-        matches = _matching_rows(base, unfilled, predicate)
-        match = next(matches, None)
-        for fragment in track(unfilled, "compute columns", "fragments"):
-            if match is not None and match[0].id == fragment.id:
-                target = self._fill(base, fragment, match[1], target, is_complete=predicate is None)
-                match = next(matches, None)
+        self._fill(base, unfilled, predicate, target)
         if target is None:
-            target = self._resolve(base, self.values.declare_without_rows(base))
+            declared = self.values.declare_without_rows(base) if self.declared is None else self.declared
+            target = self._resolve(base, declared)
         for fragment in unfilled:
             self.filled.setdefault(fragment.id, FilledFragment.unchanged(fragment, target))
         self.values.check_used(base)
@@ -355,21 +369,50 @@ class ColumnReplacement:
         return with_column_sources(base, plan_fill(base, target, self.filled), sources)
 
     def _fill(
-        self, base: Snapshot, fragment: Fragment, offsets: Offsets, target: ColumnTarget | None, *, is_complete: bool
-    ) -> ColumnTarget | None:
-        """Fill one fragment, and return the target. The first values declare the columns if nothing else does."""
-        values = self.values.compute(base, fragment, offsets)
-        if target is None:
-            first = next(values, None)
-            if first is None:
-                return None
-            values, self.declared = chain([first], values), first.batch.schema
-            target = self._resolve(base, self.declared)
-        is_complete = is_complete and self.values.covers_all_rows
-        self.filled[fragment.id] = fill_fragment(
-            base, fragment, target, values, runtime=self.runtime, is_complete=is_complete
-        )
-        return target
+        self, base: Snapshot, fragments: Sequence[Fragment], predicate: Predicate | None, target: ColumnTarget | None
+    ) -> None:
+        """Fill the fragments that have a matching row."""
+        matches = _matching_rows(base, fragments, predicate)
+        is_complete = predicate is None and self.values.covers_all_rows
+        if target is not None and self.values.is_thread_safe:
+            filled = self._fill_in_threads(base, matches, target, is_complete=is_complete)
+        else:
+            filled = self._fill_in_turn(base, matches, target, is_complete=is_complete)
+        pending: FilledFragment | None = None
+        for fragment in track(fragments, "compute columns", "fragments"):
+            if pending is None:
+                pending = next(filled, None)
+            if pending is not None and pending.fragment.id == fragment.id:
+                self.filled[fragment.id], pending = pending, None
+
+    def _fill_in_threads(
+        self, base: Snapshot, matches: Iterable[tuple[Fragment, Offsets]], target: ColumnTarget, *, is_complete: bool
+    ) -> Iterator[FilledFragment]:
+        def fill(work: tuple[Fragment, Offsets, Runtime]) -> FilledFragment:
+            fragment, offsets, runtime = work
+            values = self.values.compute(base, fragment, offsets)
+            return fill_fragment(base, fragment, target, values, runtime=runtime, is_complete=is_complete)
+
+        return map_in_order(fill, ((*match, self.runtime.with_drawn_uuid()) for match in matches))
+
+    def _fill_in_turn(
+        self,
+        base: Snapshot,
+        matches: Iterable[tuple[Fragment, Offsets]],
+        target: ColumnTarget | None,
+        *,
+        is_complete: bool,
+    ) -> Iterator[FilledFragment]:
+        """Yield the filled fragments. The first values declare the columns if nothing else does."""
+        for fragment, offsets in matches:
+            values = self.values.compute(base, fragment, offsets)
+            if target is None:
+                first = next(values, None)
+                if first is None:
+                    continue
+                values, self.declared = chain([first], values), first.batch.schema
+                target = self._resolve(base, self.declared)
+            yield fill_fragment(base, fragment, target, values, runtime=self.runtime, is_complete=is_complete)
 
     def _resolve(self, base: Snapshot, declared: pa.Schema) -> ColumnTarget:
         """Return the target. New columns are null in rows that get no value."""

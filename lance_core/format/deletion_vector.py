@@ -11,6 +11,7 @@ from pyroaring import BitMap
 
 from lance_core.errors import Corrupt
 from lance_core.format import deletion_arrow
+from lance_core.format.row_sets import bitmap_of
 from lance_core.format.sorted_unique import sorted_unique
 from lance_core.limits import DELETED_ROWS
 
@@ -60,7 +61,7 @@ class DeletionVector:
 
     def encode(self, *, as_bitmap: bool) -> bytes:
         if as_bitmap:
-            return bytes(BitMap(self.offsets).serialize())
+            return bytes(bitmap_of(self.offsets).serialize())
         return deletion_arrow.encode(self.offsets)
 
     def to_physical_offsets(self, live: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -21,6 +21,7 @@ from lance_core.format._pb import table_pb2
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FRAGMENT_ID_MAX, Version
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
+from lance_core.format.row_sets import bitmap64_of
 
 INLINE_BYTES_MAX = 204_800
 DETAILS_FILE = "details.binpb"
@@ -206,7 +207,7 @@ def _encode_survivors(group: FragmentRewrite) -> bytes:
         first = fragment.id << 32
         addresses.add_range(first, first + fragment.physical_rows)
         if deleted is not None and len(deleted):
-            addresses -= BitMap64(deleted.astype(np.uint64) + np.uint64(first))
+            addresses -= bitmap64_of(deleted.astype(np.uint64) + np.uint64(first))
     addresses.run_optimize()
     return bytes(addresses.serialize())
 

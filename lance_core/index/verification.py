@@ -20,6 +20,7 @@ from lance_core.coordination.lru_cache import LruCache
 from lance_core.datafiles.fragment_reader import read_deletions
 from lance_core.errors import LanceError
 from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.row_sets import bitmap_of
 from lance_core.index import build
 from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import SegmentExamination
@@ -95,7 +96,7 @@ def count_missing_rows(base: Snapshot, unlisted: Mapping[int, BitMap]) -> Mappin
         if rows is None or not fragment.live_rows:
             continue
         deleted = read_deletions(base.location.store, fragment)
-        count = len(rows if deleted is None else rows - BitMap(deleted.offsets))
+        count = len(rows if deleted is None else rows - bitmap_of(deleted.offsets))
         if count:
             missing[int(fragment.id)] = count
     return missing

@@ -25,6 +25,7 @@ from lance_core.format.ids import FragmentId
 from lance_core.format.index_metadata import SYSTEM_INDICES, IndexMetadata
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Operation
+from lance_core.format.row_sets import bitmap_of
 from lance_core.format.schema import Field, TableSchema
 from lance_core.format.transaction import PLANNED_ON, Transaction
 from lance_core.transactions.committed_transaction import CommittedTransaction
@@ -106,7 +107,7 @@ def _rebase_deletions(
         if affected is None or vector is None:
             raise _conflict(operation, head, f"rows of fragment {fragment.id} were removed or restored", "same_rows")
         rows = BitMap.deserialize(affected)
-        deleted_by_others = BitMap(vector.offsets)
+        deleted_by_others = bitmap_of(vector.offsets)
         if both := rows & deleted_by_others:
             what = f"row {both.min()} of fragment {fragment.id}, one of {len(both):,}, was changed or removed"
             raise _conflict(operation, head, what, "same_rows")

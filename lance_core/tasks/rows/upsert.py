@@ -51,6 +51,7 @@ from lance_core.errors import InvalidInput
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Update, UpdateMode
+from lance_core.format.row_sets import bitmap64_of
 from lance_core.format.schema import TableSchema
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.plan import ScanTask
@@ -204,13 +205,13 @@ class UpsertRun:
                 if isinstance(operation, Update)
             ]
         if rules.matched is Matched.FAIL and matched:
-            keys = StagedRows(base, staged).describe_keys(np.array(matched, dtype=np.int64))
+            keys = StagedRows(base, staged).describe_keys(np.frombuffer(matched.to_array(), dtype=np.int64))
             raise existing_keys_error(len(matched), keys, what=base.location.uri)
         return matched, updates
 
     def _insert(self, base: Snapshot, staged: StagedFiles, matched: BitMap64) -> list[Update]:
         """Write the source rows that matched nothing."""
-        matched_rows = np.array(matched, dtype=np.int64)
+        matched_rows = np.frombuffer(matched.to_array(), dtype=np.int64)
         first, matched_offsets, fragments, row_count = 0, [], [], 0
         for fragment in staged.decode_fragments():
             rows = fragment.physical_rows
@@ -291,7 +292,7 @@ class _JoinTask:
         rules = self.rules
         source = cached_staged_rows(partition, self.staged)
         result = join(partition, source, rules, JoinCache(), self.selection.selection_for(partition))
-        yield bytes(BitMap64(np.flatnonzero(result.has_match).astype(np.uint64)).serialize())
+        yield bytes(bitmap64_of(np.flatnonzero(result.has_match).astype(np.uint64)).serialize())
         changes = row_rewrite_of(partition, source, result, rules)
         if self.in_place is None:
             rows = sum(change.fragment.physical_rows for change in changes.changes)
