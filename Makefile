@@ -33,7 +33,7 @@ INSTALL_LOG := .tools/install.log
 SPARK_CLASSES := .tools/spark-classes.jsa
 
 .PHONY: help setup demo ui test test-fast test-ui torture clusters dagster-proofs spark-matrix pythons bounds platforms torch \
-	notebooks damage fuzz-files golden fleets interop check fmt bench bench-smoke protos lock wheel clean
+	notebooks damage fuzz-files golden fleets interop requests check fmt bench bench-smoke protos lock wheel clean
 
 help: ## list the targets
 	@echo 'usage: make <target>'
@@ -123,6 +123,9 @@ interop: $(STAMP) ## write each type in each version and run random histories an
 	@INTEROP=all $(PYTHON) -m pytest tests/interop/test_types.py
 	@$(PYTHON) -m tests.interop $(or $(N),1000) $(or $(SEED),0)
 	@$(PYTHON) -m tests.lance_core.index.text.text_differential $(or $(CORPORA),300)
+
+requests: $(STAMP) ## count the requests of each operation to an S3 emulator, ours and pylance's (ARGS="scan", ARGS="--update"; 1 min)
+	@$(PYTHON) -m tests.request_budget $(ARGS)
 
 bench: $(STAMP) ## run the benchmarks against peers (ARGS="name" for one workload)
 	@$(PYTHON) -m benchmarks $(ARGS)

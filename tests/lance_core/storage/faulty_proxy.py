@@ -43,11 +43,23 @@ FaultChooser = Callable[[str, str], str | None]
 """Returns the fault for the method and the path (with its query) of a request, or None."""
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Request that the store has executed, with the sizes of both bodies."""
+
+    method: str
+    path: str
+    """Path and query."""
+    sent: int
+    received: int
+
+
 @dataclass
 class FaultyProxy:
     target: str
     choose_fault: FaultChooser = lambda method, path: None
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
     endpoint: str = ""
     clock_offset: float = 0
     """Seconds that are added to the dates of answers."""
@@ -84,6 +96,7 @@ class Handler(BaseHTTPRequestHandler):
             data = answer.read()
         finally:
             connection.close()
+        self.proxy.transfers.append(Transfer(self.command, unquote(self.path), len(body), len(data)))
         if moment == "after":
             self._fail(effect)
             return
