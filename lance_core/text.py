@@ -11,7 +11,7 @@ has the form that pylance reads: `{"match": {"column": "body", "terms": "lance"}
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -96,6 +96,8 @@ class MultiMatch:
         object.__setattr__(self, "columns", column_names(self.columns, "columns"))
         object.__setattr__(self, "operator", _operator(self.operator))
         if self.boosts is not None:
+            if isinstance(self.boosts, str | Mapping) or not isinstance(self.boosts, Iterable):
+                raise InvalidInput(f"boosts={self.boosts!r:.80} must be a list of numbers")
             boosts = tuple(_weight(boost, "boosts") for boost in self.boosts)
             if len(boosts) != len(self.columns):
                 raise InvalidInput(f"boosts= has {len(boosts)} numbers for {len(self.columns)} columns")

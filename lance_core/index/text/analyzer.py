@@ -70,9 +70,8 @@ class Analyzer:
             raise Unsupported(f"the texts of a full-text index cannot be analyzed: {reason}")
         self.parameters = parameters
         self._stemmer = Stemmer(parameters.language) if parameters.stem else None
-        custom = parameters.custom_stop_words
-        words = stop_words_of(parameters.language) if custom is None else frozenset(custom)
-        self._stop_words = words if parameters.remove_stop_words else frozenset[str]()
+        words = parameters.custom_stop_words if parameters.remove_stop_words else ()
+        self._stop_words = stop_words_of(parameters.language) if words is None else frozenset(words)
 
     def analyze(self, text: str) -> list[Token]:
         """Return the terms of one text."""

@@ -6,7 +6,7 @@ in its details.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from lance_core.errors import Corrupt, InvalidInput
@@ -76,7 +76,7 @@ class TextParameters:
             values = {"stem": False, "remove_stop_words": False, **values}
         words = values.get("custom_stop_words")
         if words is not None:
-            if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+            if not _is_word_list(words):
                 raise InvalidInput(f"custom_stop_words={words!r} must be a list of words")
             values["custom_stop_words"] = tuple(words)
         parameters = cls(**values)
@@ -89,17 +89,26 @@ class TextParameters:
         texts with them."""
         try:
             values: Any = json.loads(recorded) if isinstance(recorded, str) else dict(recorded)
-            words = values.get("custom_stop_words")
             known = {each.name for each in fields(cls)}
             found = {name: value for name, value in values.items() if name in known}
-            return cls(**{**found, "custom_stop_words": None if words is None else tuple(words)})
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise Corrupt("the parameters of the full-text index do not parse", path=path, field="params") from error
+        return cls._of_recorded(found, path, "params")
 
     @classmethod
     def from_details(cls, details: bytes, *, path: str = "index_details") -> "TextParameters":
         """Return the parameters in the details of a segment, which lack custom stop words."""
-        return replace(cls(), **decode_details(details, path=path))  # type: ignore[arg-type]
+        return cls._of_recorded(decode_details(details, path=path), path, "index_details")
+
+    @classmethod
+    def _of_recorded(cls, found: Mapping[str, Any], path: str, field: str) -> "TextParameters":
+        """Return recorded parameters, or raise `Corrupt` for a value of another type."""
+        for name, value in found.items():
+            if not _has_recorded_type(name, value):
+                problem = f"the parameter {name!r} of the full-text index cannot be {value!r:.80}"
+                raise Corrupt(problem, path=path, field=field)
+        words = found.get("custom_stop_words")
+        return cls(**{**found, "custom_stop_words": None if words is None else tuple(words)})
 
     def to_json(self) -> str:
         """Return the parameters as `metadata.lance` records them."""
@@ -136,13 +145,17 @@ class TextParameters:
             )
 
     def _check_tokenizer(self) -> None:
-        reason = reason_unsupported(self)
+        reason = _reason_against_tokenizer(self)
         if reason is not None:
             raise InvalidInput(f"{reason}; use one of {', '.join(TOKENIZERS)}")
 
 
 def reason_unsupported(parameters: TextParameters) -> str | None:
     """Return why texts cannot be analyzed with these parameters, or `None`."""
+    return _reason_against_tokenizer(parameters) or _reason_against_values(parameters)
+
+
+def _reason_against_tokenizer(parameters: TextParameters) -> str | None:
     tokenizer = parameters.base_tokenizer
     if parameters.lance_tokenizer != "text":
         return f"the tokenizer mode {parameters.lance_tokenizer!r} is not supported, only 'text'"
@@ -153,3 +166,29 @@ def reason_unsupported(parameters: TextParameters) -> str | None:
     if str(tokenizer).partition("/")[0] in _DICTIONARY_TOKENIZERS:
         return f"base_tokenizer={tokenizer!r} is not supported, since it needs dictionaries that are not part of Python"
     return f"base_tokenizer={tokenizer!r} is unknown"
+
+
+def _reason_against_values(parameters: TextParameters) -> str | None:
+    shortest, longest = parameters.min_ngram_length, parameters.max_ngram_length
+    if parameters.base_tokenizer == "ngram" and not 1 <= shortest <= longest <= _NGRAM_LENGTH_MAX:
+        return f"n-grams of {shortest} to {longest} characters are not supported, only of 1 to {_NGRAM_LENGTH_MAX}"
+    uses_language = parameters.stem or (parameters.remove_stop_words and parameters.custom_stop_words is None)
+    if uses_language and parameters.language not in LANGUAGES:
+        return f"the language {parameters.language!r} is not supported"
+    return None
+
+
+_DEFAULTS = TextParameters()
+
+
+def _has_recorded_type(name: str, value: object) -> bool:
+    """Return whether a value that `metadata.lance` records for a parameter has the type of the parameter."""
+    if name == "custom_stop_words":
+        return value is None or _is_word_list(value)
+    if name == "max_token_length" and value is None:
+        return True
+    return type(value) is type(getattr(_DEFAULTS, name))
+
+
+def _is_word_list(value: object) -> bool:
+    return isinstance(value, list | tuple | set | frozenset) and all(isinstance(word, str) for word in value)

@@ -1,6 +1,8 @@
 """The analyzer returns the terms and positions that pylance indexes, in every language and with every tokenizer."""
 
+import json
 import random
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_core import InvalidInput
-from lance_core.index.text.analyzer import analyzer_of
+from lance_core import Corrupt, InvalidInput, Unsupported
+from lance_core.format._pb.table_pb2 import InvertedIndexDetails
+from lance_core.index.text.analyzer import Analyzer, analyzer_of
 from lance_core.index.text.parameters import LANGUAGES, TextParameters
 from lance_core.index.text.stop_words import stop_words_of
 from tests.lance_core.index.text.pylance_index import index_of_pylance
@@ -125,6 +128,8 @@ def test_characters_of_a_token_are_found_in_its_text() -> None:
         ({"max_token_length": 0}, "max_token_length=0"),
         ({"base_tokenizer": "ngram", "min_ngram_length": 4}, "min_ngram_length=4 must be at most max_ngram_length=3"),
         ({"custom_stop_words": "the"}, "must be a list of words"),
+        ({"custom_stop_words": 3}, "must be a list of words"),
+        ({"custom_stop_words": ["the", 3]}, "must be a list of words"),
         ({"tokenizer": "simple"}, "INVERTED has no option 'tokenizer'; it has base_tokenizer"),
     ],
 )
@@ -132,3 +137,50 @@ def test_invalid_parameters_are_refused(options: dict[str, Any], message: str) -
     with pytest.raises(InvalidInput) as error:
         TextParameters.of_options(options)
     assert message in str(error.value)
+
+
+WRONG_VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    5,
+    2**40,
+    1.5,
+    "",
+    "x",
+    "text",
+    "ngram",
+    [],
+    ["a"],
+    [1],
+    {},
+    {"a": [None]},
+]
+"""Values of JSON of every type, for parameters whose type most of them do not have."""
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(TextParameters)])
+def test_recorded_parameters_of_other_types_are_corrupt(name: str) -> None:
+    """Parameters that a damaged or hostile index records raise one of two errors, or analyze texts."""
+    refused = 0
+    for value in WRONG_VALUES:
+        for tokenizer in ("simple", "ngram"):
+            try:
+                recorded = TextParameters.from_json(json.dumps({"base_tokenizer": tokenizer, name: value}))
+                Analyzer(recorded).analyze("Some texts")
+                hash(recorded)
+            except (Corrupt, Unsupported):
+                refused += 1
+    assert refused >= 12
+    for text in ("[]", "3", "null", "{", "[" * 100_000):
+        with pytest.raises(Corrupt, match="do not parse"):
+            TextParameters.from_json(text)
+
+
+def test_details_with_another_value_as_language_are_corrupt() -> None:
+    for value in WRONG_VALUES:
+        if not isinstance(value, str):
+            details = InvertedIndexDetails(language=json.dumps(value)).SerializeToString()
+            with pytest.raises(Corrupt, match="'language' of the full-text index cannot be"):
+                TextParameters.from_details(details)

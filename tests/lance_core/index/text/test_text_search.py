@@ -5,6 +5,7 @@ import itertools
 import random
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ from lance_core import IndexIgnored, InvalidInput, MissingDependency, Table, Uns
 from lance_core.index.text import builder
 from lance_core.index.text.analyzer import analyzer_of
 from lance_core.index.text.text_search import TextLookup
-from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, parse_query
+from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, bind_columns, parse_query
 from tests.lance_core.index.text.pylance_index import partitions_of
 from tests.lance_core.index.text.text_differential import QUERIES, compare, make_corpus, make_query
 
@@ -251,6 +252,51 @@ def test_queries_in_json_are_those_of_pylance() -> None:
         Match("x", boost=-1)
     with pytest.raises(InvalidInput, match="boost=1e\\+300 must be a number from 0 to 1,000,000,000"):
         Match("x", boost=1e300)
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    -1,
+    3,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    [],
+    [3],
+    ["x", None],
+    {},
+    {"match": 3},
+    {"a": {"b": []}},
+]
+"""Values of JSON of every type."""
+JSON_QUERIES: list[dict[str, Any]] = [
+    {"match": {"column": "a", "terms": "x", "boost": 1, "fuzziness": 1, "max_expansions": 2, "operator": "AND"}},
+    {"match": {"terms": "x", "prefix_length": 1}},
+    {"phrase": {"column": "a", "terms": "x y", "slop": 1}},
+    {"multi_match": {"query": "x", "columns": ["a", "b"], "boost": [1, 2], "operator": "OR"}},
+    {"multi_match": {"match_queries": [{"terms": "x"}]}},
+    {"boost": {"positive": {"match": {"terms": "x"}}, "negative": {"phrase": {"terms": "y"}}, "negative_boost": 1}},
+    {"boolean": {"must": [{"match": {"terms": "x"}}], "should": [], "must_not": [{"match": {"terms": "y"}}]}},
+]
+
+
+@pytest.mark.parametrize("query", JSON_QUERIES, ids=lambda query: next(iter(query)))
+def test_json_with_values_of_other_types_is_refused(query: dict[str, Any]) -> None:
+    """Every value in a query is replaced by values of other types: the query parses, or is invalid."""
+    parse_query(query)
+    ((kind, content),) = query.items()
+    outcomes = Counter[bool]()
+    for key in content:
+        for value in VALUES:
+            for given in (value, [value, *content[key]] if isinstance(content[key], list) else {"match": value}):
+                try:
+                    parsed = bind_columns(parse_query({kind: {**content, key: given}}), ["a", "b"])
+                    outcomes[bool(parsed.columns)] += 1
+                except (InvalidInput, Unsupported):
+                    outcomes[False] += 1
+    assert outcomes[False] > len(VALUES)
 
 
 def test_a_hybrid_search_adds_reciprocal_ranks(tmp_path: Path) -> None:
