@@ -27,8 +27,10 @@ _COMMON_INPUTS = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOq
 _INDEXED_FROM = 32
 """A node of more transitions has a table of 256 bytes in addition."""
 _EMPTY_NODE = 0
-_LISTED_BYTES_MAX = 1 << 26
-"""Bytes of the tokens that a transducer lists, shared prefixes counted once."""
+_LISTED_NODES_MAX = 1 << 26
+"""Bytes of the tokens that a transducer lists, shared prefixes counted once: the nodes that a listing reads."""
+_LISTED_BYTES_MAX = 1 << 28
+"""Bytes of the tokens that a transducer lists. Long shared prefixes make them many from few nodes."""
 _PROBES_MAX = 64
 """Bound for the steps of a binary search."""
 
@@ -146,40 +148,49 @@ class FstTokenSet:
         return number
 
     def list_tokens(self) -> SortedTokens:
-        terms, numbers = [], []
+        data, offsets, numbers = bytearray(), [0], []
         for term, number in self._list():
             if number >= self._count:
                 raise self._error(f"numbers a token {number} of {self._count}")
-            terms.append(term)
+            if len(data) + len(term) > _LISTED_BYTES_MAX:
+                raise self._error(f"lists more than {_LISTED_BYTES_MAX:,} bytes of tokens")
+            data += term
+            offsets.append(len(data))
             numbers.append(number)
         checked = np.array(numbers, dtype=np.int64)
         _check_numbers(checked, self._count, self._path)
+        buffers = pa.py_buffer(np.array(offsets, dtype=np.int64)), pa.py_buffer(data)
+        terms = pa.LargeStringArray.from_buffers(len(numbers), *buffers)
         try:
-            return SortedTokens(pa.array([term.decode() for term in terms], pa.large_string()), checked)
-        except UnicodeDecodeError as error:
+            terms.validate(full=True)
+        except pa.ArrowInvalid as error:
             raise self._error("has a token that is not UTF-8") from error
+        return SortedTokens(terms, checked)
 
-    def _list(self) -> Iterator[tuple[bytes, int]]:
-        """Yield all tokens in bytewise order, with their numbers."""
+    def _list(self) -> Iterator[tuple[bytearray, int]]:
+        """Yield all tokens in bytewise order, with their numbers. A token is valid until the next one."""
         if not self._count:
             return
-        stack = [(self._root, 0, b"")]
+        stack = [(self._root, 0, 0, b"")]
+        path = bytearray()
         tokens = read = 0
         while stack:
-            address, number, prefix = stack.pop()
+            address, number, depth, last = stack.pop()
+            del path[max(0, depth - 1) :]
+            path += last
             node = self._node(address)
             read += 1
             if node.is_final:
                 tokens += 1
-                yield prefix, number + node.final_output
+                yield path, number + node.final_output
             elif not node.inputs:
                 raise self._error("has a path that ends without a token")
-            if tokens > self._count or read > _LISTED_BYTES_MAX:
+            if tokens > self._count or read > _LISTED_NODES_MAX:
                 raise self._error("lists more tokens than it has")
             following = sorted(range(len(node.inputs)), key=node.inputs.__getitem__, reverse=True)
             for position in following:
                 output, target = node.transition(position, self)
-                stack.append((target, number + output, prefix + node.inputs[position : position + 1]))
+                stack.append((target, number + output, depth + 1, node.inputs[position : position + 1]))
 
     def _node(self, address: int) -> "_Node":
         data = self._data

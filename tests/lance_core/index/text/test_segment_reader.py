@@ -1,6 +1,7 @@
 """Files of full-text indices that pylance wrote: what the reader returns equals the texts, and damage is one error."""
 
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,25 @@ def test_damaged_transducers_raise_one_error_and_end(tmp_path: Path) -> None:
 
         failed += not survives(use, Corrupt)
     assert failed > 300
+
+
+def make_transducer(length: int, *, is_final: bool) -> bytes:
+    """Return a transducer of one path of this many bytes, which a token ends after each byte or only at the end."""
+    inner = bytes([0, 1, 1, ord("a"), 0x11, 0x41]) if is_final else bytes([0, 1, ord("a"), 0x11, 0x01])
+    last = inner[:-4] + b"\0" + inner[-3:]  # leads to the leaf
+    root = bytes([0, 1, ord("a"), 0x11, 0x01])
+    nodes = last + inner * (length - 2) + root
+    count = length if is_final else 1
+    return struct.pack("<QQ", 3, 0) + nodes + struct.pack("<QQI", count, 15 + len(nodes), 0)
+
+
+def test_transducers_of_long_tokens_take_bounded_time_and_memory() -> None:
+    """The work is that of the bytes of all tokens, which are bounded, since a node can be a part of many tokens."""
+    few = FstTokenSet(make_transducer(40, is_final=True), count=40, path="part_0_tokens.lance")
+    assert few.list_tokens().terms.to_pylist() == ["a" * length for length in range(1, 41)]
+    assert [few.find("a" * length) for length in (1, 40, 41)] == [0, 39, None]
+    one = FstTokenSet(make_transducer(100_000, is_final=False), count=1, path="part_0_tokens.lance")
+    assert one.list_tokens().terms.to_pylist() == ["a" * 100_000]
+    many = FstTokenSet(make_transducer(24_000, is_final=True), count=24_000, path="part_0_tokens.lance")
+    with pytest.raises(Corrupt, match="lists more than 268,435,456 bytes of tokens"):
+        many.list_tokens()
