@@ -116,23 +116,29 @@ class ForkedPrograms:
 
 
 @contextmanager
-def forked_programs() -> Iterator[ForkedPrograms]:
-    """Start the server and Java, and stop both at the end."""
+def forked_programs(interpreter: str = sys.executable) -> Iterator[ForkedPrograms]:
+    """Start the server and Java, and stop both at the end, also if one of them does not start or has ended."""
+    command = [interpreter, "-m", __name__]
+    with (
+        _java_process() as java,
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server,
+        tempfile.TemporaryDirectory() as output_directory,
+    ):
+        yield ForkedPrograms(server, java, Path(output_directory))
+
+
+@contextmanager
+def _java_process() -> Iterator[JavaGateway]:
     ensure_java()
     java: JavaGateway = launch_gateway()
-    server = subprocess.Popen(
-        [sys.executable, "-m", __name__], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
     try:
-        with tempfile.TemporaryDirectory() as output_directory:
-            yield ForkedPrograms(server, java, Path(output_directory))
+        yield java
     finally:
-        assert server.stdin is not None
-        server.stdin.close()
-        server.wait()
-        java.shutdown()
-        java.proc.kill()
-        java.proc.wait()
+        try:
+            java.shutdown()
+        finally:
+            java.proc.kill()
+            java.proc.wait()
 
 
 def _serve() -> None:
