@@ -1,9 +1,12 @@
-"""Workload `column_values`: adds a column in one process, compared with pylance, and replaces its values, compared with
-adding it."""
+"""Workload `column_values`: adds a column in one process and merges one by key, compared with pylance, and replaces the
+values of a column, compared with adding it."""
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -18,11 +21,14 @@ _REPETITIONS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 5, Scale.FUL
 
 class ColumnValues:
     name = "column_values"
-    summary = "a column added by an expression, against pylance; its values replaced, against adding it"
+    summary = (
+        "a column added by an expression or merged by key, against pylance; its values replaced, against adding it"
+    )
     notes = (
         "one process, no Spark; four columns, one of which the expression reads",
         "'ours, no fsync' is the like of pylance, which makes nothing durable",
         "all values change when the column is replaced",
+        "the rows that are merged by key are in memory, as many as the table has, in a random order",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -36,7 +42,7 @@ class ColumnValues:
         rows = _ROWS[stage.scale]
         events = pq.read_table(inputs.event_files(stage.input_cache, rows))
 
-        def enter(runner: "type[_Add | _PylanceAdd]", name: str, durable: bool = True) -> Callable[[], Runner]:
+        def enter(runner: "type[_Runner]", name: str, durable: bool = True) -> Callable[[], Runner]:
             def create() -> Runner:
                 uri = str(stage.workspace / name)
                 Table.create(uri, events, max_rows_per_file=_rows_per_fragment(stage.scale), durable=durable)
@@ -57,6 +63,14 @@ class ColumnValues:
             (
                 Entrant("ours", Side.OURS, enter(_Replace, "replaced")),
                 Entrant("ours, adding it", Side.PEER, enter(_Add, "added-again")),
+            ),
+        )
+        yield Case(
+            f"merge a column into {rows} rows by key",
+            (
+                Entrant("ours", Side.OURS, enter(_Merge, "merged")),
+                Entrant("ours, no fsync", Side.OURS, enter(_Merge, "merged-no-fsync", durable=False)),
+                Entrant("pylance", Side.PEER, enter(_PylanceMerge, "pylance-merged"), needs=("pylance",)),
             ),
         )
 
@@ -81,6 +95,9 @@ class _Runner:
         if "y" in table.schema.names:
             table.drop_columns(["y"])
 
+    def call(self) -> None:
+        raise NotImplementedError
+
     def facts(self) -> Facts:
         values = self.open().to_table(columns=["y"])["y"]
         return {"rows": len(values), "sum": str(pc.sum(values).as_py())}
@@ -96,6 +113,26 @@ class _PylanceAdd(_Runner):
         import lance
 
         lance.dataset(self.uri).add_columns({"y": "x * 2.0"})
+
+
+class _Merge(_Runner):
+    def call(self) -> None:
+        self.open().merge_columns(_shuffled_values(self.open().count_rows()), on="id")
+
+
+class _PylanceMerge(_Runner):
+    def call(self) -> None:
+        import lance
+
+        table = lance.dataset(self.uri)
+        table.merge(_shuffled_values(table.count_rows()), "id")
+
+
+@cache
+def _shuffled_values(rows: int) -> pa.Table:
+    """Return a value for each id of the table, in a random order."""
+    ids = np.random.default_rng(rows).permutation(rows)
+    return pa.table({"id": ids, "y": ids * 2.0})
 
 
 class _Replace(_Add):

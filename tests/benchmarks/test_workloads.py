@@ -120,6 +120,7 @@ if os.environ.get("BENCHMARKS") == "all":
         cases = run_smoke("column_values", tmp_path)
         assert systems(cases["add a column to 2000 rows"]) == ["ours", "ours, no fsync", "pylance"]
         assert systems(cases["replace a column of 2000 rows"]) == ["ours", "ours, adding it"]
+        assert cases["merge a column into 2000 rows by key"]["facts"] == {"rows": 2_000, "sum": "3998000.0"}
 
     def test_rebase_runs_from_the_command(tmp_path: Path) -> None:
         (case,) = run_smoke("rebase", tmp_path).values()
