@@ -158,14 +158,14 @@ class FragmentReader:
         shape = tuple((file.field_ids, file.column_indices, file.version) for file in files)
         layout = self._layouts.get(shape)
         self._verify(
-            [file for file in files if _stores_any(file, self._fields)] if layout is None else layout.pick(files)
+            [file for file in files if _stored_of(file, self._fields)] if layout is None else layout.pick(files)
         )
         if layout is None or (sources := layout.open_files(self._store, self._codec, files)) is None:
             fragment.check(path=self._path)
             if files and files[0].version.is_legacy:
                 check_legacy_ids(files, self._schema)
             self._check_mandatory(fragment)
-            used = [(number, file) for number, file in enumerate(files) if _stores_any(file, self._fields)]
+            used = [(number, file) for number, file in enumerate(files) if _stored_of(file, self._fields)]
             sources = [
                 _open_file(self._store, self._codec, file, self._schema, self._expected_names(file)) for _, file in used
             ]
@@ -209,8 +209,10 @@ class FragmentReader:
             self._codec.verify(file.qualified_path, file.checksum)
 
     def _check_mandatory(self, fragment: Fragment) -> None:
-        for field in self._fields:
-            if not field.nullable and not any(_stores_any(file, [field]) for file in fragment.files):
+        mandatory = [field for field in self._fields if not field.nullable]
+        stored = {field.id for file in fragment.files for field in _stored_of(file, mandatory)}
+        for field in mandatory:
+            if field.id not in stored:
                 raise Corrupt(
                     f"no file of fragment {fragment.id} stores column {field.name!r}, which is not nullable",
                     path=self._path,
@@ -219,7 +221,7 @@ class FragmentReader:
 
     def _expected_names(self, file: DataFile) -> list[str]:
         """Return what will be read of a file if its column names are those of the table."""
-        fields = (field for field in self._fields if _stores_any(file, [field]) and not self._needs_own_stream(field))
+        fields = (field for field in _stored_of(file, self._fields) if not self._needs_own_stream(field))
         return [name for field in fields for name in _names_to_read(field, {}, is_pruned=field.id in self._pruned_ids)]
 
     def _needs_own_stream(self, field: Field) -> bool:
@@ -247,7 +249,7 @@ class FragmentReader:
 
     def _stream_groups(self, source: "OpenFile") -> list[list[Field]]:
         """Return the fields that the file stores, in groups that the codec can read together."""
-        stored = [field for field in self._fields if _stores_any(source.file, [field])]
+        stored = _stored_of(source.file, self._fields)
         for field in stored:
             if field.id in self._nested_blob_ids:
                 raise Unsupported(
@@ -277,9 +279,10 @@ def _table_schema(schema: pa.Schema) -> TableSchema:
     return table_schema
 
 
-def _stores_any(file: DataFile, fields: Sequence[Field]) -> bool:
-    stored = set(file.field_ids)
-    return any(stored & stored_ids(field, file.version) for field in fields)
+def _stored_of(file: DataFile, fields: Sequence[Field]) -> list[Field]:
+    """Return those of the fields of which the file stores anything."""
+    ids, version = frozenset(file.field_ids), file.version
+    return [field for field in fields if not ids.isdisjoint(stored_ids(field, version))]
 
 
 def _names_to_read(field: Field, paths: Mapping[int, Path], *, is_pruned: bool) -> list[str]:

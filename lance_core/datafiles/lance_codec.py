@@ -224,6 +224,7 @@ class LanceFileReader:
         self._declared: _DeclaredSchema | None = None
         self._projections: dict[tuple[str, ...], lance.file.LanceFileReader] = {}
         self._begin_lock = threading.Lock()
+        self._row_count = int(self._reader.num_rows())
 
     def _open(self, columns: tuple[str, ...] | None) -> "lance.file.LanceFileReader":
         with _translated_errors(self._store, self.full_path):
@@ -239,7 +240,7 @@ class LanceFileReader:
 
     @property
     def row_count(self) -> int:
-        return int(self._reader.num_rows())
+        return self._row_count
 
     @property
     def schema(self) -> pa.Schema:

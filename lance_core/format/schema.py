@@ -201,19 +201,21 @@ class TableSchema:
         vars(selected)["arrow"] = pa.schema(list(map(self.arrow.field, column_names)), self.arrow.metadata)
         return selected
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         return frozenset(field.name for field in self.fields)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Field]:
+        """Fields by name, the first one of each."""
+        return {field.name: field for field in reversed(self.fields)}
 
     @cached_property
     def field_id_max(self) -> int:
         return max((field.id for top in self.fields for field in top.walk()), default=-1)
 
     def field(self, name: str) -> Field:
-        for field in self.fields:
-            if field.name == name:
-                return field
-        raise KeyError(name)
+        return self._by_name[name]
 
 
 def _primary_key_problems(field: Field, path: str, *, in_null: bool = False) -> list[str]:

@@ -57,7 +57,11 @@ def resolve_columns(
     requested += [name for name in also if name not in requested]
     if len(set(requested)) != len(requested):
         raise InvalidInput(f"columns= names a column twice: {requested}")
-    return tuple(_resolve_column(schema, arrow, name) for name in requested)
+    top_level = frozenset(arrow.names)
+    return tuple(
+        ResolvedColumn(arrow.field(name), (name,)) if name in top_level else _resolve_other(schema, arrow, name)
+        for name in requested
+    )
 
 
 def filterable_schema(manifest: Manifest) -> pa.Schema:
@@ -92,10 +96,8 @@ def unknown_column_error(name: str, names: Sequence[str]) -> InvalidInput:
     return InvalidInput(unknown_column_message(name, names))
 
 
-def _resolve_column(schema: TableSchema, arrow: pa.Schema, name: str) -> ResolvedColumn:
-    names = arrow.names
-    if name in names:
-        return ResolvedColumn(arrow.field(name), (name,))
+def _resolve_other(schema: TableSchema, arrow: pa.Schema, name: str) -> ResolvedColumn:
+    """Resolve a name that is not the one of a top-level column."""
     if name in METADATA_COLUMNS.names:
         return ResolvedColumn(METADATA_COLUMNS.field(name), (name,), is_stored=False)
     top, *below = find_field(schema, name, can_enter=_is_struct)

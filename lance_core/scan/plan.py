@@ -31,6 +31,10 @@ _MORSEL_ROWS_MAX = 1_048_576
 _MORSEL_ROWS_MIN = 16
 MORSEL_BYTES = 16 * 1024**2
 """Size of a morsel as its file stores it; Arrow needs two or three times as much memory."""
+_COLUMN_BYTES_MIN = 32 * 1024
+"""A morsel has so many bytes of a column on average, up to `_WIDE_MORSEL_BYTES_MAX` in all. Two morsels that share the
+chunks of a column both decode them."""
+_WIDE_MORSEL_BYTES_MAX = 4 * MORSEL_BYTES
 SMALL_FRAGMENT_BYTES = 64 * 1024
 
 
@@ -112,7 +116,10 @@ class ScanPlan:
 
     def morsel_sizes(self) -> "MorselSizes":
         (early_bytes, early_variable), (late_bytes, late_variable) = _widths(self.early.arrow), _widths(self.late.arrow)
-        return MorselSizes(early_bytes + late_bytes, early_variable + late_variable, *_widths(self.table.arrow))
+        columns = len(self.early.fields) + len(self.late.fields)
+        return MorselSizes(
+            early_bytes + late_bytes, early_variable + late_variable, *_widths(self.table.arrow), columns
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +134,14 @@ class MorselSizes:
     """Bytes per row of all fixed-width columns of the table."""
     table_variable_columns: int
 
+    columns: int = 0
+    """Number of columns that are read."""
+
     def rows_per_morsel(self, row_bytes: int) -> int:
-        """Return the number of rows of a morsel, several of which must fit in memory."""
-        return max(_MORSEL_ROWS_MIN, min(_MORSEL_ROWS_MAX, MORSEL_BYTES // max(1, row_bytes)))
+        """Return the number of rows of a morsel, several of which must fit in memory. The morsels of thousands of
+        columns are larger, since the codec reads each column in chunks."""
+        size = max(MORSEL_BYTES, min(self.columns * _COLUMN_BYTES_MIN, _WIDE_MORSEL_BYTES_MAX))
+        return max(_MORSEL_ROWS_MIN, min(_MORSEL_ROWS_MAX, size // max(1, row_bytes)))
 
     def row_bytes(self, fragment: Fragment) -> int:
         """Estimate the bytes per row of the columns that are read. The width of fixed-width columns is known; the

@@ -9,6 +9,7 @@ more. Small fragments are read in one pass. `morsels.py` divides fragments into 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -73,21 +74,33 @@ class RowReader:
     """Reader for the columns of one plan, shared by all morsels of a scan or of a take, and by several threads."""
 
     def __init__(self, location: Location, plan: ScanPlan) -> None:
-        path, schema = manifest_path(location, plan.manifest), plan.table
+        self._location = location
         self._plan = plan
         self._schema = plan.schema
-
-        def reader(columns: TableSchema) -> FragmentReader:
-            describe = plan.describe_blobs
-            return FragmentReader(location.store, location.codec, schema, columns, path=path, describe_blobs=describe)
-
-        self._early = reader(plan.early)
-        self._late = reader(plan.late)
-        self._early_and_late = reader(plan.early_and_late)
+        self._early = self._reader(plan.early)
         self._early_names, self._late_names = plan.early.arrow.names, plan.late.arrow.names
         self._early_name_set = frozenset(self._early_names)
         self._needs_no_projection = self._early.arrow.equals(self._schema) and all(
             len(each.path) == 1 for each in plan.output
+        )
+
+    @cached_property
+    def _late(self) -> FragmentReader:
+        return self._reader(self._plan.late)
+
+    @cached_property
+    def _early_and_late(self) -> FragmentReader:
+        return self._reader(self._plan.early_and_late) if self._plan.late.fields else self._early
+
+    def _reader(self, columns: TableSchema) -> FragmentReader:
+        plan, location = self._plan, self._location
+        return FragmentReader(
+            location.store,
+            location.codec,
+            plan.table,
+            columns,
+            path=manifest_path(location, plan.manifest),
+            describe_blobs=plan.describe_blobs,
         )
 
     def batches(self, morsels: Sequence[Morsel]) -> list[pa.RecordBatch]:

@@ -1,5 +1,7 @@
 """Column resolution compared with pylance: paths into structs, and the system columns of every table."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -9,6 +11,9 @@ import pytest
 
 from lance_core import InvalidInput, Table
 from lance_core.datafiles.lance_codec import LanceFileReader
+from lance_core.scan.plan import plan_scan
+from lance_core.versions.location import locate
+from lance_core.versions.snapshot import load_latest
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.struct([("z", pa.string()), ("w", pa.float64())]))])
 ROWS = pa.table(
@@ -126,3 +131,33 @@ def test_paths_after_renaming(tmp_path: Path) -> None:
     assert table.to_table(["b", "s.y"], "a = 4").to_pylist() == [{"b": 3, "s.y": 2}]
     table = table.alter_column("s.x", rename="u").table
     assert table.to_table(["s.u"]).to_pylist() == [{"s.u": 1}]
+
+
+def test_the_time_to_plan_grows_linearly_with_the_columns(tmp_path: Path) -> None:
+    """Sixteen times as many columns take about sixteen times as long; a search of all names for each would take 256."""
+
+    def seconds(count: int) -> float:
+        table = Table.create(tmp_path / str(count), pa.table({f"c{n}": pa.nulls(0, pa.int64()) for n in range(count)}))
+        manifest, times = load_latest(locate(table.uri)).manifest, []
+        for _ in range(5):
+            begin = time.thread_time()
+            plan = plan_scan(manifest, columns=None, filter="c1 > 1")
+            assert len(plan.schema) == len(plan.early_and_late.arrow) == count
+            times.append(time.thread_time() - begin)
+        return min(times)
+
+    assert seconds(4096) < 48 * seconds(256)
+
+
+def test_threads_share_a_reader(tmp_path: Path) -> None:
+    """The codec refuses a question to a reader in which another thread begins a read at that moment."""
+    table = Table.create(tmp_path / "t", pa.table({"id": range(100)}))
+    snapshot = load_latest(locate(table.uri))
+    (file,) = snapshot.manifest.fragments[0].files
+    reader = snapshot.location.codec.open(file.qualified_path, ["id"], size=file.size)
+
+    def read(_: int) -> int:
+        return sum(batch.num_rows for _ in range(40) for batch in reader.read(["id"], 0, reader.row_count))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(read, range(8))) == {4000}
