@@ -25,7 +25,7 @@ from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.runtime import Runtime
 from lance_core.storage.store import ReportsClockJumps, ReportsLastChange, read_whole
-from lance_core.versions.file_inventory import file_exists, references_of
+from lance_core.versions.file_inventory import added_references, file_exists
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot
 
@@ -105,9 +105,8 @@ class CommitFence:
         self._written_at |= dict.fromkeys(written, self._attempt_began)
         if not self._may_look_old(self._started_at):
             return True
-        references = references_of(manifest)
-        added = references.own - (references_of(before).own if before else frozenset()) - self._verified
-        old = sorted(name for name in added if self._is_old(name))
+        references = added_references(manifest, before)
+        old = sorted(name for name in references.own - self._verified if self._is_old(name))
         for part in Lease("this commit", files=tuple(old)).parts() if old else ():
             self._leases.append(leases.acquire(self._location.own_store, part, self._runtime))
         self._check_files([name for name in old if name in references.required])
@@ -174,11 +173,10 @@ def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingSc
             "no evidence that a later version is based on it. Check whether its rows are in the table; if they are "
             "not, repeat the change, under another intent if it had one"
         )
-    references = references_of(manifest)
-    added = references.own - _files_of_previous_version(location, manifest, scheme)
+    references = added_references(manifest, _load_previous_version(location, manifest, scheme))
     # A running cleanup may have read the references before this version existed, and removes files afterwards.
-    leases.check_not_being_swept(location.own_store, Lease("relying on it", files=tuple(added)))
-    if missing := _missing_files(location, sorted(added & references.required)):
+    leases.check_not_being_swept(location.own_store, Lease("relying on it", files=tuple(references.own)))
+    if missing := _missing_files(location, sorted(references.required)):
         return (
             f"a cleanup removed {len(missing)} of its files as orphan files, such as {missing[0]}. Restore version "
             f"{manifest.version - 1}, then repeat the change, under another intent if it had one"
@@ -186,13 +184,12 @@ def find_commit_problem(location: Location, manifest: Manifest, scheme: NamingSc
     return ""
 
 
-def _files_of_previous_version(location: Location, manifest: Manifest, scheme: NamingScheme) -> frozenset[str]:
+def _load_previous_version(location: Location, manifest: Manifest, scheme: NamingScheme) -> Manifest | None:
     path = naming.manifest_path(Version(manifest.version - 1), scheme)
     try:
-        before = read_whole(location.store, path, MANIFEST_BYTES)
+        return Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path)
     except NotFound:
-        return frozenset()
-    return references_of(Manifest.decode(before, path=path)).own
+        return None
 
 
 def _missing_files(location: Location, keys: Sequence[str]) -> list[str]:

@@ -26,6 +26,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
 from typing import overload
+from weakref import ref
 
 from google.protobuf.message import DecodeError
 
@@ -34,6 +35,12 @@ from lance_core.format import features, manifest_file, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_bases
 from lance_core.format.fragment import Fragment, StorageVersion, live_rows
+from lance_core.format.fragment_records import (
+    Difference,
+    FragmentRecords,
+    find_difference,
+    unparsable_fragment_error,
+)
 from lance_core.format.ids import FRAGMENT_ID_MAX, Version
 from lance_core.format.index_metadata import IndexMetadata, decode_section
 from lance_core.format.overlay import known_coverage
@@ -49,6 +56,8 @@ PARENT_BYTES_MAX = 256
 _PATTERN = re.compile(r"([1-9][0-9]{0,18}) sha256:([0-9a-f]{64})")
 _SHOWN_MAX = 80
 _SHOWN_FRAGMENTS = 5
+_KNOWN_DIFFERENCE_MAX = 1000
+"""Maximum number of fragments of a difference that stays in memory."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -111,6 +120,9 @@ class Manifest:
         self._header = message
         self._file = file
         self.path = path
+        self._has_other_fragments = False
+        """True if the fragments are not those of the file."""
+        self._known_difference: tuple[ref[Manifest], Difference] | None = None
 
     def __repr__(self) -> str:
         try:
@@ -170,9 +182,25 @@ class Manifest:
         try:
             message = table_pb2.Manifest.FromString(manifest_file.extract_manifest_message(self._file, path=self.path))
         except DecodeError as error:
-            raise self._unparsable_fragment_error() from error
+            raise unparsable_fragment_error(self.path) from error
         FRAGMENTS.check(len(message.fragments), path=self.path)
         return message
+
+    def fragment_records(self) -> FragmentRecords:
+        """Return the encoded fragments, for work that must not parse all of them."""
+        if self._has_other_fragments:
+            return FragmentRecords(self._header.SerializeToString(), path=self.path)
+        return FragmentRecords(manifest_file.extract_manifest_message(self._file, path=self.path), path=self.path)
+
+    def difference_from(self, before: "Manifest") -> Difference:
+        """Return the fragments in which this version differs from another one."""
+        known = self._known_difference
+        if known is not None and known[0]() is before:
+            return known[1]
+        difference = find_difference(before.fragment_records(), self.fragment_records())
+        if len(difference.removed) + len(difference.added) <= _KNOWN_DIFFERENCE_MAX:
+            self._known_difference = ref(before), difference
+        return difference
 
     @property
     def has_writer(self) -> bool:
@@ -206,6 +234,7 @@ class Manifest:
         header = manifest_file.without_fragments(self._header)
         manifest_file.add_fragments(header, (fragment.message for fragment in fragments))
         manifest = Manifest(header, self._file, path=self.path)
+        manifest._has_other_fragments = True
         manifest.message = table_pb2.Manifest.FromString(header.SerializeToString())
         return manifest
 
@@ -376,7 +405,7 @@ class Manifest:
         try:
             last = manifest_file.last_fragment_id(manifest_file.extract_manifest_message(self._file, path=self.path))
         except DecodeError as error:
-            raise self._unparsable_fragment_error() from error
+            raise unparsable_fragment_error(self.path) from error
         if last is not None and last > self.max_fragment_id:
             raise unassigned_id_error(last, self.max_fragment_id, path=self.path)
 
@@ -391,9 +420,6 @@ class Manifest:
             FRAGMENTS.check(len(self.message.fragments), path=self.path)
         if len(self.index_section or b"") > INDICES.maximum:
             INDICES.check(len(self.indices), path=self.path)
-
-    def _unparsable_fragment_error(self) -> Corrupt:
-        return Corrupt("a fragment of the manifest does not parse", path=self.path, field="fragments")
 
     def _id_too_large_error(self, fragment_id: int) -> Corrupt:
         return Corrupt(f"fragment id {fragment_id} does not fit 32 bits", path=self.path, field="fragments")

@@ -7,7 +7,6 @@ fragments pass through as bytes until they are accessed by id, and added fragmen
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format import index_metadata, manifest_file, naming
@@ -16,6 +15,7 @@ from lance_core.format.base_path import BasePath, decode_bases
 from lance_core.format.features import STICKY, Feature
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import Fragment, StorageVersion
+from lance_core.format.fragment_records import EditedFragments, FragmentRecords
 from lance_core.format.ids import FRAGMENT_ID_MAX, FragmentId, RowId, Version
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.manifest import FILE_FORMAT, Manifest, unassigned_id_error
@@ -36,10 +36,9 @@ class ManifestBuilder:
     def __init__(self, message: table_pb2.Manifest, index_section: bytes | None, *, path: str) -> None:
         self._message = message
         self._path = path
-        self._fragments: dict[FragmentId, Fragment] | None = None
+        self._fragments: EditedFragments | None = None
         """The existing fragments, once they were accessed; the message then carries none."""
         self._added: list[table_pb2.DataFragment] = []
-        self._carries_fragments = True
         self._index_section = index_section
         self._indices: tuple[IndexMetadata, ...] | None = None
         self._dictionaries = b""
@@ -147,18 +146,17 @@ class ManifestBuilder:
         return decode_bases(self._message.base_paths)
 
     @property
-    def fragments(self) -> Mapping[FragmentId, Fragment]:
-        """The existing fragments, without those that `add_fragments` added. The first access parses them, so a change
-        that leaves them alone does not access them."""
+    def fragments(self) -> EditedFragments:
+        """The existing fragments, without those that `add_fragments` added. Only fragments that are accessed by id are
+        parsed."""
         if self._fragments is None:
-            whole = table_pb2.Manifest.FromString(self._message.SerializeToString())
-            self._fragments = {FragmentId(message.id): Fragment(message) for message in whole.fragments}
-            if len(self._fragments) < len(whole.fragments):
-                ids = [message.id for message in whole.fragments]
-                repeated = next(after for before, after in pairwise(sorted(ids)) if before == after)
+            records = FragmentRecords(self._message.SerializeToString(), path=self._path)
+            if (repeated := records.find_repeated_id()) is not None:
                 raise Corrupt(f"lists fragment {repeated} twice", path=self._path, field="fragments")
-            if self._message.HasField("max_fragment_id") and max(self._fragments, default=-1) > self.max_fragment_id:
-                raise unassigned_id_error(max(self._fragments), self.max_fragment_id, path=self._path)
+            highest = int(records.ids.max()) if len(records) else -1
+            if self._message.HasField("max_fragment_id") and highest > self.max_fragment_id:
+                raise unassigned_id_error(highest, self.max_fragment_id, path=self._path)
+            self._fragments = EditedFragments(records)
             self._message = manifest_file.without_fragments(self._message)
         return self._fragments
 
@@ -193,8 +191,7 @@ class ManifestBuilder:
     def replace_contents(self, schema: TableSchema) -> None:
         """Remove all fragments and indices and set another schema. Config, table metadata and all counters stay."""
         self._message = manifest_file.without_fragments(self._message)
-        self._fragments = {}
-        self._carries_fragments = False
+        self._fragments = EditedFragments(FragmentRecords(b"", path=self._path))
         self._message.ClearField("fields")
         self._dictionaries = b""
         self.set_schema(schema)
@@ -202,11 +199,10 @@ class ManifestBuilder:
 
     def update_fragments(self, fragments: Iterable[Fragment]) -> None:
         """Replace existing fragments by their new state."""
-        assert self.fragments is self._fragments
+        existing = self.fragments
         for fragment in fragments:
-            assert fragment.id in self._fragments, f"fragment {fragment.id} does not exist"
             fragment.check_caps(path=self._path)
-            self._fragments[fragment.id] = fragment
+            existing.replace(fragment)
 
     def record_checksums(self, checksums: Mapping[str, FileChecksum]) -> None:
         """Record the checksums of files that have none, by qualified path."""
@@ -217,9 +213,9 @@ class ManifestBuilder:
             self.set_indices([new or old for new, old in zip(indices, self.indices, strict=True)])
 
     def remove_fragments(self, fragment_ids: Iterable[FragmentId]) -> None:
-        assert self.fragments is self._fragments
+        existing = self.fragments
         for fragment_id in fragment_ids:
-            self._fragments.pop(fragment_id, None)
+            existing.remove(fragment_id)
 
     def set_config(self, config: Mapping[str, str]) -> None:
         self._message.config.clear()
@@ -303,10 +299,13 @@ class ManifestBuilder:
     ) -> Manifest:
         """Return the manifest. The builder cannot be used afterwards."""
         message = self._message
-        self._set_flags()
-        fragments = [fragment.message for fragment in (self._fragments or {}).values()] + self._added
-        # Fragments that pass through as bytes precede the added ones. The others have to be sorted here.
-        manifest_file.add_fragments(message, sorted(fragments, key=lambda fragment: fragment.id))
+        # Fragments that pass through as bytes precede the added ones.
+        records = None if self._fragments is None else self._fragments.with_added(self._added)
+        self._set_flags(records)
+        if records is None:
+            manifest_file.add_fragments(message, sorted(self._added, key=lambda fragment: fragment.id))
+        else:
+            message.MergeFromString(records.encode())
         message.timestamp.seconds, message.timestamp.nanos = divmod(now_ns, 1_000_000_000)
         message.writer_version.library = LIBRARY
         message.writer_version.version = library_version
@@ -320,17 +319,17 @@ class ManifestBuilder:
             path=naming.manifest_path(self.version, scheme),
         )
 
-    def _set_flags(self) -> None:
+    def _set_flags(self, records: FragmentRecords | None) -> None:
         """Set the feature flags from the contents of the version. If fragments pass through unparsed, the head's flags
         for deletion files and overlays remain."""
         message = self._message
         kept = STICKY | Feature.STABLE_ROW_IDS
-        if self._fragments is None and self._carries_fragments:
+        if records is None:
             kept |= Feature.DELETION_FILES | Feature.DATA_OVERLAYS
         both = Feature(message.reader_feature_flags & int(kept))
-        if any(fragment.deletion_file for fragment in (self._fragments or {}).values()):
+        if records is not None and records.has_deletion_files:
             both |= Feature.DELETION_FILES
-        if any(fragment.has_overlays for fragment in (self._fragments or {}).values()):
+        if records is not None and records.has_overlays:
             both |= Feature.DATA_OVERLAYS
         if message.base_paths:
             both |= Feature.BASE_PATHS

@@ -141,7 +141,7 @@ def add_fragments(header: table_pb2.Manifest, fragments: Iterable[table_pb2.Data
 
 def without_fragments(header: table_pb2.Manifest) -> table_pb2.Manifest:
     """Return a copy that carries no fragments."""
-    whole = table_pb2.Manifest.FromString(header.SerializeToString())
+    whole = _LAST_FRAGMENT_TYPE.FromString(header.SerializeToString())
     whole.ClearField(_FRAGMENTS_FIELD)
     return parse_header(whole.SerializeToString())
 

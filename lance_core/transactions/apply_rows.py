@@ -40,15 +40,16 @@ def delete(builder: ManifestBuilder, operation: op.Delete) -> None:
 
 def update(builder: ManifestBuilder, operation: op.Update, *, read_version: Version) -> None:
     _check_fragments_exist(builder, operation, [*(each.id for each in operation.updated), *operation.removed_ids])
-    before = dict(builder.fragments)
+    before = builder.fragments.copy()
     builder.remove_fragments(operation.removed_ids)
     changed = frozenset(operation.fields_modified)
     rewritten = _with_descendants(builder.schema, changed) if operation.mode is UpdateMode.REWRITE_COLUMNS else _NONE
     updated = (with_overlays_of(each, before[each.id]) for each in _with_updated_versions(builder, operation))
     builder.update_fragments(without_overlaid_fields(each, rewritten, up_to=read_version) for each in updated)
     updated_ids = [fragment.id for fragment in operation.updated]
-    live = LiveFragments.of(builder.indices, before)
-    builder.set_indices(index_coverage.remove_coverage(builder.indices, updated_ids, live, on_fields=changed))
+    if builder.indices:
+        live = LiveFragments.of(builder.indices, before)
+        builder.set_indices(index_coverage.remove_coverage(builder.indices, updated_ids, live, on_fields=changed))
     new = operation.new
     if builder.has_stable_row_ids and new:
         new = _with_created_at(new, before.values(), builder.version)

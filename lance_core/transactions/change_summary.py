@@ -5,7 +5,7 @@ transaction, and the action of a version of another engine follows from the oper
 the ledger; no commit decision uses it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lance_core.format import operations as op
@@ -67,8 +67,11 @@ def rows_changed(operation: Operation | None, before: Manifest | None, after: Ma
         return RowsChanged(0, 0)
     if before is None and after.version > 1:
         return None
-    old = _live_rows(before)
-    new = _live_rows(after)
+    if before is None:
+        old, new = {}, _live_rows(after.fragments)
+    else:  # fragments that are equal in both versions add and remove nothing
+        difference = after.difference_from(before)
+        old, new = _live_rows(difference.removed), _live_rows(difference.added)
     added = sum(max(0, rows - old.get(fragment_id, 0)) for fragment_id, rows in new.items())
     removed = sum(max(0, rows - new.get(fragment_id, 0)) for fragment_id, rows in old.items())
     if isinstance(operation, op.Update) and operation.replaced_slice is None:
@@ -117,23 +120,22 @@ def deletion_files_written(operation: Operation, before: Manifest | None) -> int
         return 0
     if before is None:
         return None
-    existing = {
-        fragment.deletion_file.qualified_path
-        for fragment in before.fragments
-        if fragment.id in paths and fragment.deletion_file
-    }
+    records = before.fragment_records()
+    known = (records.find(fragment_id) for fragment_id in paths)
+    existing = {each.deletion_file.qualified_path for each in known if each is not None and each.deletion_file}
     return len(set(paths.values()) - existing)
 
 
 def _paths_of(fragments: Sequence[Fragment], base: Manifest | None) -> set[str]:
-    if base is None:
+    if base is None or not fragments:
         return set()
-    ids = {fragment.id for fragment in fragments}
-    return {file.path for fragment in base.fragments if fragment.id in ids for file in fragment.files}
+    records = base.fragment_records()
+    known = (records.find(fragment.id) for fragment in fragments)
+    return {file.path for fragment in known if fragment is not None for file in fragment.files}
 
 
-def _live_rows(manifest: Manifest | None) -> dict[FragmentId, int]:
-    return {} if manifest is None else {fragment.id: fragment.live_rows for fragment in manifest.fragments}
+def _live_rows(fragments: Iterable[Fragment]) -> dict[FragmentId, int]:
+    return {fragment.id: fragment.live_rows for fragment in fragments}
 
 
 def action_of(transaction: Transaction | None, *, is_first: bool) -> str:

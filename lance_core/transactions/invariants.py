@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from lance_core.errors import Corrupt, InvalidInput, Unsupported
 from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.fragment_records import FragmentRecords
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.schema import TableSchema
@@ -56,14 +57,16 @@ def _check_new_ids(before: Manifest | None, after: Manifest, added: Sequence[Fra
     fragment."""
     assigned_max = -1 if before is None else before.max_fragment_id
     last = assigned_max
-    taken: set[int] | None = None
+    taken = set[int]()
+    existing: FragmentRecords | None = None
     for fragment in added:
         if fragment.id > last:
             last = fragment.id
             continue
-        if taken is None:
-            taken = set() if before is None else {message.id for message in before.message.fragments}
-        if fragment.id > assigned_max or fragment.id in taken:
+        if existing is None and before is not None:
+            existing = before.fragment_records()
+        is_taken = fragment.id in taken or (existing is not None and existing.position_of(fragment.id) is not None)
+        if fragment.id > assigned_max or is_taken:
             raise InvariantViolation(f"fragment id {fragment.id} is not above {last}: ids ascend and are never reused")
         taken.add(fragment.id)
     if added and after.max_fragment_id != last:

@@ -7,11 +7,12 @@ unknown format, and neither cleanup nor fsck touches it. `maintenance/` and `fsc
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from lance_core.errors import NotFound
 from lance_core.format import ingest_records, naming, refs
+from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.storage.store import ObjectInfo, Store, read_whole
@@ -63,17 +64,25 @@ class FileReferences:
 
 def references_of(manifest: Manifest) -> FileReferences:
     """Return the keys that a manifest references."""
+    return _references(manifest, manifest.fragments)
+
+
+def added_references(manifest: Manifest, before: Manifest | None) -> FileReferences:
+    """Return the keys that a manifest references and the one before it does not. Only fragments in which they differ
+    are read; `None` means that there is no version before."""
+    if before is None:
+        return references_of(manifest)
+    difference = manifest.difference_from(before)
+    after, known = _references(manifest, difference.added), _references(before, difference.removed)
+    return FileReferences(after.own - known.own, after.in_other_bases - known.in_other_bases, after.optional)
+
+
+def _references(manifest: Manifest, fragments: Iterable[Fragment]) -> FileReferences:
+    """Return the keys that these fragments of a manifest and everything else in it reference."""
     own: set[str] = set()
     in_other_bases: set[str] = set()
     optional: set[str] = set()
-    for fragment in manifest.message.fragments:
-        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
-            (in_other_bases if file.HasField("base_id") else own).add(f"{naming.DATA}/{file.path}")
-        if fragment.HasField("deletion_file"):
-            deleted = fragment.deletion_file
-            suffix = "bin" if deleted.file_type else "arrow"
-            path = f"{naming.DELETIONS}/{fragment.id}-{deleted.read_version}-{deleted.id}.{suffix}"
-            (in_other_bases if deleted.HasField("base_id") else own).add(path)
+    _add_files(fragments, own, in_other_bases)
     for index in manifest.indices:
         key = f"{naming.INDICES}/{index.uuid}"
         (in_other_bases if index.message.HasField("base_id") else own).add(key)
@@ -84,6 +93,18 @@ def references_of(manifest: Manifest) -> FileReferences:
     for segment in ingest_records.segments_of(manifest.config, path=manifest.path):
         (own if manifest.branch is None else in_other_bases).add(segment.path)  # the main branch stores all segments
     return FileReferences(frozenset(own), frozenset(in_other_bases), frozenset(optional))
+
+
+def _add_files(fragments: Iterable[Fragment], own: set[str], in_other_bases: set[str]) -> None:
+    """Add the keys of the files of fragments to the set of their base."""
+    for fragment in (each.message for each in fragments):
+        for file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
+            (in_other_bases if file.HasField("base_id") else own).add(f"{naming.DATA}/{file.path}")
+        if fragment.HasField("deletion_file"):
+            deleted = fragment.deletion_file
+            suffix = "bin" if deleted.file_type else "arrow"
+            path = f"{naming.DELETIONS}/{fragment.id}-{deleted.read_version}-{deleted.id}.{suffix}"
+            (in_other_bases if deleted.HasField("base_id") else own).add(path)
 
 
 def file_exists(store: Store, key: str) -> bool:
