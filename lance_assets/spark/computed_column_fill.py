@@ -70,7 +70,7 @@ def compute_columns(
     The first call adds the column, and a column `<name>__fingerprint`, to the table. Functions run in the workers, and
     never receive fresh or deleted rows. Each column is one version, in which rows stay where they are; without a stale
     row, no version is committed. `rows_max` and `seconds_max` end a run early: it commits what it has computed, and the
-    next call continues. `recompute` computes all rows.
+    next call continues. `rows_max` counts failed rows, too. `recompute` computes all rows.
 
         words = ComputedColumn("words", pa.int64(), fn=count_words, inputs=["title", "body"], code_version="1")
         compute_columns(spark, "pages.lance", words)

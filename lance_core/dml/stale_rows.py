@@ -61,6 +61,16 @@ class Freshness:
             self.uninspected + other.uninspected,
         )
 
+    def __sub__(self, other: "Freshness") -> "Freshness":
+        older = {name: count - other.older_code.get(name, 0) for name, count in self.older_code.items()}
+        return Freshness(
+            self.rows - other.rows,
+            self.new - other.new,
+            self.inputs_changed - other.inputs_changed,
+            {name: count for name, count in older.items() if count},
+            self.uninspected - other.uninspected,
+        )
+
     def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "older_code": dict(self.older_code)}
 

@@ -48,8 +48,8 @@ from lance_core.format.operations import Merge, Operation, Update
 from lance_core.progress import report
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.table.base import Committed
-from lance_core.tasks.columns.fill_errors import append_entries, errors_target, remove_superseded
-from lance_core.tasks.columns.fill_task import ErrorsTarget, FailedRow, FillTask, FragmentResult, decode_result
+from lance_core.tasks.columns.fill_errors import append_entries, errors_target, remove_superseded, skipped_rows
+from lance_core.tasks.columns.fill_task import ErrorsTarget, FailedRow, FillTask, FragmentResult, RowIds, decode_result
 from lance_core.tasks.columns.resumed_fill import FileLease, load_existing, releasing_lease
 from lance_core.tasks.driver import TableRef, WriteOptions, run_change, run_over_partitions
 from lance_core.tasks.partitioning import Runner
@@ -65,6 +65,7 @@ class Bounds:
     """Bounds of one run. A run may exceed the number of rows by one for each worker."""
 
     rows_max: int | None = None
+    """Rows for which the function is called, also if it fails."""
     seconds_max: float | None = None
 
     def check(self) -> "Bounds":
@@ -276,7 +277,9 @@ class _FillRun:
                 todo.append(fragment)
         if self.column.on_error != "fail":
             self.errors = errors_target(base, self.column, self.run)
-        self._fill_in_waves(base, todo)
+        waiting = self._waiting_rows(base)
+        self._fill_in_waves(base, todo, waiting)
+        self._retry(base, todo, waiting)
         if self.errors is not None:
             append_entries(base, self.errors, (each for result in self.results.values() for each in result.entries))
         for fragment in todo:
@@ -285,14 +288,32 @@ class _FillRun:
         sources = {self.column.name: self.column.inputs}
         return with_column_sources(base, plan_fill(base, target, self.filled), sources)
 
-    def _fill_in_waves(self, base: Snapshot, todo: Sequence[Fragment]) -> None:
+    def _waiting_rows(self, base: Snapshot) -> RowIds:
+        """Return the rows that a bounded run leaves until all others were tried: those that the present code has
+        skipped. A run would otherwise try the same ones each time, and reach no other row."""
+        if self.bounds.rows_max is None or self.errors is None or self.column.on_error != "skip":
+            return np.array([], dtype=np.int64)
+        return skipped_rows(base, self.errors, self.column)
+
+    def _retry(self, base: Snapshot, todo: Sequence[Fragment], waiting: RowIds) -> None:
+        """Try the rows that have waited longest, in the fragments that this run has left as they are."""
+        if not len(waiting) or self._is_exhausted():
+            return
+        assert self.bounds.rows_max is not None
+        untouched = [fragment for fragment in todo if self.results[fragment.id].is_untouched]
+        first = {fragment.id: self.results[fragment.id] for fragment in untouched}
+        if untouched:
+            self._fill_in_waves(base, untouched, waiting[self.bounds.rows_max - self._tried() :])
+        self.results |= {number: result.after_retry(self.results[number]) for number, result in first.items()}
+
+    def _fill_in_waves(self, base: Snapshot, todo: Sequence[Fragment], waiting: RowIds) -> None:
         """Fill the fragments in jobs of some fragments each, until a bound is reached. Fragments that a worker has not
-        reached, since its share of the rows was computed, are in a later job."""
+        reached, since its share of the rows was tried, are in a later job."""
         wave, left = max(1, self.runner.slots) * FRAGMENTS_PER_SLOT, list(todo)
         while left and not self._is_exhausted():
             report("compute stale rows", len(todo) - len(left), len(todo), "fragments")
             first, left = left[:wave], left[wave:]
-            self._fill(base, first)
+            self._fill(base, first, waiting)
             left += [fragment for fragment in first if self.results[fragment.id].is_unreached]
         if not left:
             report("compute stale rows", len(todo), len(todo), "fragments")
@@ -329,26 +350,30 @@ class _FillRun:
 
     def _is_exhausted(self) -> bool:
         rows, seconds = self.bounds.rows_max, self.bounds.seconds_max
-        if rows is not None and self._computed() >= rows:
+        if rows is not None and self._tried() >= rows:
             return True
         return seconds is not None and time.monotonic() - self.started >= seconds
 
-    def _computed(self) -> int:
-        return sum(each.computed for each in self.results.values())
+    def _tried(self) -> int:
+        """Return the number of rows for which the function was called. Null, the value of a row that failed, counts as
+        computed; a skipped row has no value."""
+        failed = sum(each.failed_count for each in self.results.values()) if self.column.on_error == "skip" else 0
+        return failed + sum(each.computed for each in self.results.values())
 
-    def _fill(self, base: Snapshot, fragments: Sequence[Fragment]) -> None:
+    def _fill(self, base: Snapshot, fragments: Sequence[Fragment], waiting: RowIds) -> None:
         rows, seconds = self.bounds.rows_max, self.bounds.seconds_max
         groups = min(max(1, self.runner.slots), len(fragments))
         task = FillTask(
             self.column,
             self.declaration,
             self.recompute,
-            None if rows is None else -(-(rows - self._computed()) // groups),
+            None if rows is None else -(-(rows - self._tried()) // groups),
             None if seconds is None else seconds - (time.monotonic() - self.started),
             None if self.column.rate_limit is None else groups / self.column.rate_limit,
             self.job,
             self.directory,
             self.errors,
+            waiting,
         )
         partitions = tuple(tuple(each.encode() for each in fragments[number::groups]) for number in range(groups))
         results = run_over_partitions(base, partitions, task, self.runner)

@@ -2,6 +2,7 @@
 
     errors_target        before the first job: where workers write entries
     append_entries       before the version of the run is committed, so that a killed run loses none
+    skipped_rows         before it: which rows a bounded run tries last
     remove_superseded    after it: entries of rows that have a value now
 
 `dml/failed_rows.py` says which entries are current.
@@ -11,6 +12,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core.dml.computed_column import ComputedColumn
 from lance_core.dml.failed_rows import (
@@ -25,7 +28,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.system_columns import ROW_ID
 from lance_core.table.table import Table
-from lance_core.tasks.columns.fill_task import ErrorsTarget
+from lance_core.tasks.columns.fill_task import ErrorsTarget, RowIds
 from lance_core.tasks.side_table import SideTable
 from lance_core.versions.snapshot import Snapshot
 
@@ -53,6 +56,19 @@ def append_entries(base: Snapshot, errors: ErrorsTarget, fragments: Iterable[byt
                 written.pop(file.path, None)
     if written:
         SIDE_TABLE.append(location, tuple(written.values()), None)
+
+
+def skipped_rows(base: Snapshot, errors: ErrorsTarget, column: ComputedColumn) -> RowIds:
+    """Return the ids of the rows that the present code of a column has skipped, the one that failed longest ago
+    first."""
+    side_table = load_errors(base.location.locate_other(errors.uri))
+    if side_table is None:
+        return np.array([], dtype=np.int64)
+    entries = read_entries(side_table, base.manifest.branch, column.name)
+    is_of_code = pc.equal(entries["code_version"], column.code_version).to_numpy()
+    current = entries.filter(pa.array(are_current(base, entries) & is_of_code)).sort_by("time")
+    row_ids: RowIds = current["row_id"].to_numpy().astype(np.int64)
+    return row_ids
 
 
 def remove_superseded(at: Snapshot, uri: str, column: str) -> int:

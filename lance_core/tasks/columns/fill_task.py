@@ -10,7 +10,7 @@ import base64
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,6 +35,7 @@ from lance_core.tasks.side_table import SideTableTarget
 from lance_core.versions.snapshot import Snapshot
 
 Positions = npt.NDArray[np.int64]
+RowIds = npt.NDArray[np.int64]
 ERRORS_MAX = 1_000
 """Number of failed rows of one fragment that a report names."""
 
@@ -82,6 +83,16 @@ class FragmentResult:
     def is_unreached(self) -> bool:
         return self.before.uninspected == self.before.rows > 0
 
+    @property
+    def is_untouched(self) -> bool:
+        """True if the fragment has stale rows, and the function was called for none."""
+        return self.after.stale > 0 and not self.computed and not self.failed_count
+
+    def after_retry(self, retried: "FragmentResult") -> "FragmentResult":
+        """Return the result of two passes over the fragment, of which this one computed nothing. The second one may
+        have ended before it had inspected all rows again."""
+        return replace(retried, before=self.before, after=self.after - (retried.before - retried.after))
+
     def encode(self) -> bytes:
         numbers = {
             "before": self.before.to_dict(),
@@ -127,21 +138,23 @@ class FillTask:
     directory: str
     errors: "ErrorsTarget | None" = None
     """Side table for failed rows; `None` if the first error ends the run."""
+    waiting: RowIds = field(default_factory=lambda: np.array([], dtype=np.int64), compare=False)
+    """Ids of stale rows that are left as they are."""
 
     def __call__(self, partition: Snapshot, number: int) -> Iterator[bytes]:
-        started, computed = time.monotonic(), 0
+        started, tried = time.monotonic(), 0
         target = resolve_target(partition, self.column.schema, replace=True)
         ends_at = None if self.seconds_max is None else started + self.seconds_max
         calls = _CallsOfTask(self, number)
         for fragment in partition.manifest.fragments:
-            rows_left = None if self.rows_max is None else self.rows_max - computed
+            rows_left = None if self.rows_max is None else self.rows_max - tried
             work = _FragmentWork(self, partition, fragment, calls, rows_left, ends_at)
             if work.is_exhausted():
                 unchanged = FilledFragment.unchanged(fragment, target)
                 yield FragmentResult.unreached(fragment).encode() + b"\n" + unchanged.encode()
                 continue
             filled = fill_fragment(partition, fragment, target, work.values(), runtime=SYSTEM_RUNTIME)
-            computed += work.computed
+            tried += work.tried
             encoded = work.result().encode() + b"\n" + filled.encode()
             if work.computed and not self.recompute:
                 record_filled(partition.location.own_store, self.directory, filled, encoded)
@@ -206,6 +219,8 @@ class _FragmentWork:
     ends_at: float | None
     """Time of the monotonic clock after which no row is computed."""
     computed: int = 0
+    tried: int = 0
+    """Rows for which the function was called: those with a value, and those that failed."""
     before: list[Freshness] = field(default_factory=list)
     after: list[Freshness] = field(default_factory=list)
     failures: list[_Failure] = field(default_factory=list)
@@ -256,9 +271,9 @@ class _FragmentWork:
         for rows in find_stale_rows(self.base, self.fragment, self.task.declaration):
             self.before.append(rows.freshness)
             reasons = rows.reasons.copy()
-            due = np.arange(len(reasons)) if self.task.recompute else np.flatnonzero(rows.stale)
+            due = np.arange(len(reasons)) if self.task.recompute else self._without_waiting(rows)
             while len(due) and not self.is_exhausted():
-                count = len(due) if self.rows_left is None else min(len(due), self.rows_left - self.computed)
+                count = len(due) if self.rows_left is None else min(len(due), self.rows_left - self.tried)
                 values, positions = self._compute(rows, due[:count])
                 reasons[positions] = FRESH
                 due = due[count:]
@@ -268,12 +283,21 @@ class _FragmentWork:
                 return
 
     def is_exhausted(self) -> bool:
-        if self.rows_left is not None and self.computed >= self.rows_left:
+        if self.rows_left is not None and self.tried >= self.rows_left:
             return True
         return self._is_late()
 
     def _is_late(self) -> bool:
         return self.ends_at is not None and time.monotonic() >= self.ends_at
+
+    def _without_waiting(self, rows: InspectedRows) -> Positions:
+        """Return the positions of the stale rows that are not to be left."""
+        stale, waiting = np.flatnonzero(rows.stale), self.task.waiting
+        if not len(waiting) or not len(stale):
+            return stale
+        parts = read_rows_at(self.base, self.fragment, rows.inputs.offsets[stale], [ROW_ID])
+        ids = np.concatenate([part.batch.column(ROW_ID).to_numpy().astype(np.int64) for part in parts])
+        return stale[~np.isin(ids, waiting)]
 
     def _compute(self, rows: InspectedRows, due: Positions) -> tuple[PositionedBatch, Positions]:
         """Compute rows of a batch. Return the values, and the positions of the rows that have one."""
@@ -285,6 +309,7 @@ class _FragmentWork:
         what = f"{self.base.location.uri}: fragment {self.fragment.id}, rows {offsets[0]} to {offsets[-1]}"
         result = compute_rows(self.calls.open(), received, what, self._is_late)
         self.computed += len(result.positions)
+        self.tried += len(np.union1d(result.positions, [error.position for error in result.errors]))
         failed = due[[error.position for error in result.errors]] if result.errors else due[:0]
         for error, hash_ in zip(result.errors, rows.fingerprints_at(failed).tolist(), strict=True):
             self.failures.append(_Failure(int(offsets[error.position]), error, hash_))

@@ -318,20 +318,48 @@ def test_a_repeated_intent_changes_nothing(tmp_path: Path) -> None:
     assert sorted(path for path in Path(uri).rglob("*") if path.is_file()) == files
 
 
-def test_a_bounded_run_passes_over_rows_that_fail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stable_row_ids", [True, False])
+@pytest.mark.parametrize("file_rows", [20, 3])
+def test_bounded_runs_count_failed_rows_and_try_them_last(tmp_path: Path, stable_row_ids: bool, file_rows: int) -> None:
+    """Each run calls the function for as many rows as its bound says. Rows that failed wait until all others were
+    tried; then those that failed longest ago are tried first, so that each gets its turn."""
     uri = str(tmp_path / "t")
-    Table.create(uri, {"a": range(20)}, durable=False)
+    Table.create(uri, {"a": range(20)}, max_rows_per_file=file_rows, stable_row_ids=stable_row_ids, durable=False)
+    called: list[int] = []
 
-    def reciprocal(batch: pa.RecordBatch) -> list[float]:
-        return [1 / max(0, number - 9) for number in batch.column(0).to_pylist()]
+    def reciprocal(row: dict[str, int]) -> float:
+        called.append(row["a"])
+        return 1 / max(0, row["a"] - 9)
 
-    column = ComputedColumn("r", pa.float64(), reciprocal, inputs=["a"], on_error="skip")
+    column = ComputedColumn("r", pa.float64(), reciprocal, inputs=["a"], on_error="skip", per="row")
+    numbers, tried = [], []
+    for _ in range(6):
+        called.clear()
+        report = fill_one(uri, column, rows_max=5)
+        numbers.append((report.computed, report.failed_count, report.remaining))
+        tried.append(sorted(called))
+    assert numbers == [(0, 5, 20), (0, 5, 20), (5, 0, 15), (5, 0, 10), (0, 5, 10), (0, 5, 10)]
+    assert tried == [list(range(start, start + 5)) for start in (0, 5, 10, 15, 0, 5)]
+    assert Table.open(uri).failed_rows("r").num_rows == 10
+    called.clear()
+    Table.open(uri).append({"a": [30, 31]})
     report = fill_one(uri, column, rows_max=5)
-    assert (report.computed, report.remaining, report.failed_count) == (5, 15, 10)
+    assert (report.computed, report.failed_count, report.remaining) == (2, 3, 10)
+    assert sorted(called) == [0, 1, 2, 30, 31]
     assert fill_one(uri, column).remaining == 10
     assert fill_one(uri, column, recompute=True).remaining == 10
-    repaired = ComputedColumn("r", pa.float64(), lambda batch: [0.5] * batch.num_rows, inputs=["a"])
+    repaired = replace(column, fn=lambda row: 0.5, on_error="fail")
     assert (fill_one(uri, repaired).computed, fill_one(uri, repaired).remaining) == (10, 0)
+
+
+def test_new_code_does_not_wait_with_rows_that_failed_before(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, {"a": range(6)}, durable=False)
+    column = ComputedColumn("r", pa.float64(), lambda row: 1 / max(0, row["a"] - 2), ["a"], on_error="skip", per="row")
+    assert fill_one(uri, column, rows_max=3).failed_count == 3
+    repaired = replace(column, fn=lambda row: float(row["a"]), code_version="2")
+    assert fill_one(uri, repaired, rows_max=3).computed == 3
+    assert Table.open(uri).to_table(["r"])["r"].to_pylist() == [0.0, 1.0, 2.0, None, None, None]
 
 
 def test_a_table_at_the_same_place_has_records_of_its_own(tmp_path: Path) -> None:
