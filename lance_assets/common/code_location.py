@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import dagster as dg
 
+_HAS_EXACT_LINES = sys.version_info >= (3, 13)
 Function = TypeVar("Function", bound=Callable[..., object])
 REFERENCES = "dagster/code_references"
 """Key of the references in the metadata of an asset."""
@@ -95,11 +96,12 @@ def locate_at(location: CodeLocation | None, *, is_function: bool = False) -> Ca
     """Return a decorator that gives a function this location, which tracebacks then name, too; `None` changes nothing.
 
     Before Python 3.13, `inspect` takes the last function above a line for the line of a function. The location of
-    anything but a function is therefore the start of its file; its line is in `code_reference`."""
+    anything but a function is therefore the start of its file there; its line is in `code_reference`. Each call of
+    `dg.with_source_code_references` appends this location to the references that an asset has."""
 
     def decorate(function: Function) -> Function:
         if location is not None and isinstance(function, FunctionType) and (is_function or location.is_python):
-            line = location.line if is_function else 1
+            line = location.line if is_function or _HAS_EXACT_LINES else 1
             function.__code__ = function.__code__.replace(co_filename=location.file, co_firstlineno=line)
         return function
 

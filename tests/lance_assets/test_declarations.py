@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,10 @@ def test_code_references_lead_to_functions_and_declarations() -> None:
     view = lance_view("recent", of=table, select=["id"])
     found: dict[str, list[tuple[str, int | None]]] = {}
     declared: Any = [*(table.defs.assets or []), *(view.defs.assets or [])]
+    twice: Any = dg.with_source_code_references(dg.with_source_code_references(declared))
+    for each in (metadata for asset in twice for metadata in getattr(asset, "metadata_by_key", {}).values()):
+        first, *appended = [reference.line_number for reference in each["dagster/code_references"].code_references]
+        assert set(appended) <= {first, *([] if sys.version_info >= (3, 13) else [1])}
     assets: Any = dg.with_source_code_references(declared)
     for asset in assets:
         metadata = asset.metadata_by_key if isinstance(asset, dg.AssetsDefinition) else {asset.key: asset.metadata}
