@@ -62,6 +62,8 @@ class CallFigures:
     """Additional times within the call, such as the slowest of many appends. Each becomes a separate case."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Counts that the report adds up and shows, but does not compare."""
+    peaks: Mapping[str, int] = field(default_factory=dict)
+    """Counts of which the report shows the largest of all calls, such as the requests of one call."""
 
 
 @runtime_checkable
@@ -167,6 +169,8 @@ def run_case(case: Case, *, repetitions: int, log: Callable[[str], None], clock:
                 for name, value in {_WHOLE_CALL: seconds, **figures.seconds}.items():
                     times.setdefault(name, {}).setdefault(system, []).append(value)
                 counts[system].update(figures.counts)
+                for name, number in figures.peaks.items():
+                    counts[system][name] = max(counts[system][name], number)
         for name, seconds_by_system in times.items():
             for system, seconds_of_calls in seconds_by_system.items():
                 series.setdefault(name, {}).setdefault(system, []).append(statistics.median(seconds_of_calls))

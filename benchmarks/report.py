@@ -41,7 +41,7 @@ class Measurement:
     seconds: tuple[float, ...]
     """Time of each repetition, in order."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Additional events of all repetitions together, such as failures. Not compared."""
+    """Additional events of all repetitions together, such as failures, and peaks of single calls. Not compared."""
 
     @property
     def summary(self) -> Summary:

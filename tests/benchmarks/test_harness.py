@@ -100,11 +100,11 @@ def test_a_ratio_is_the_median_of_ratios_not_the_ratio_of_medians() -> None:
 
 @dataclass
 class ToyWithFigures(Toy):
-    """Toy that also reports its number of runs, and half of its time as its slowest step."""
+    """Toy that also reports its number of runs, a peak, and half of its time as its slowest step."""
 
     def call_figures(self) -> CallFigures:
         last = self.seconds[min(len(self.calls) - 1, len(self.seconds) - 1)]
-        return CallFigures(seconds={"slowest": last / 2}, counts={"runs": 1})
+        return CallFigures(seconds={"slowest": last / 2}, counts={"runs": 1}, peaks={"calls": len(self.calls) % 3})
 
 
 def test_what_else_a_system_tells_is_shown_and_not_compared() -> None:
@@ -114,7 +114,7 @@ def test_what_else_a_system_tells_is_shown_and_not_compared() -> None:
     case = Case("toy", (Entrant("ours", Side.OURS, lambda: own), Entrant("peer", Side.PEER, lambda: peer_toy)))
     whole, slowest = run([case], repetitions=2, log=lambda line: None, clock=clock)
     assert (whole.name, slowest.name) == ("toy", "toy: slowest")
-    assert [each.counts for each in whole.measurements] == [{"runs": 2}, {"runs": 2}]
+    assert [each.counts for each in whole.measurements] == [{"runs": 2, "calls": 2}, {"runs": 2, "calls": 2}]
     assert [each.seconds for each in slowest.measurements] == [(1.0, 2.0), (4.0, 4.0)]
     assert slowest.measurements[0].ratio_to(slowest.measurements[1]).median == 0.375
 

@@ -15,7 +15,18 @@ from benchmarks.workloads import commit
 
 
 def test_every_file_is_a_workload_under_its_own_name() -> None:
-    named = {"commit", "group", "proxy", "read", "rebase", "spark_append", "spark_changes", "versions", "writers"}
+    named = {
+        "commit",
+        "group",
+        "object_store",
+        "proxy",
+        "read",
+        "rebase",
+        "spark_append",
+        "spark_changes",
+        "versions",
+        "writers",
+    }
     assert named <= set(workloads.names())
     for name in workloads.names():
         assert workloads.load(name).summary
@@ -68,7 +79,7 @@ def _child_processes() -> list[str]:
 def test_an_unknown_workload_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["comit"])
-    assert "unknown workload 'comit'; choose one of checksums, commit, " in capsys.readouterr().err
+    assert "unknown workload 'comit'; choose one of checksums, " in capsys.readouterr().err
 
 
 def test_the_list_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +132,14 @@ if os.environ.get("BENCHMARKS") == "all":
         assert systems(cases["add a column to 2000 rows"]) == ["ours", "ours, no fsync", "pylance"]
         assert systems(cases["replace a column of 2000 rows"]) == ["ours", "ours, adding it"]
         assert cases["merge a column into 2000 rows by key"]["facts"] == {"rows": 2_000, "sum": "3998000.0"}
+
+    def test_an_object_store_is_measured(tmp_path: Path) -> None:
+        cases = run_smoke("object_store", tmp_path)
+        assert next(iter(cases)) == "open, 100 versions"
+        for case in cases.values():
+            assert all(0 < each["counts"]["in flight"] <= each["counts"]["requests"] for each in case["systems"])
+        assert {each["counts"]["errors"] for each in cases["append, throttled"]["systems"]} == {0}
+        assert _child_processes() == []
 
     def test_rebase_runs_from_the_command(tmp_path: Path) -> None:
         (case,) = run_smoke("rebase", tmp_path).values()

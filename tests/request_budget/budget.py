@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lance_core.storage.request_counts import KINDS, RequestCounts
 from tests.request_budget.counting import Measured
-from tests.request_budget.request_counts import KINDS, RequestCounts
 
 PATH = Path(__file__).with_name("request_budget.md")
 UPDATE = 'make requests ARGS="--update"'
@@ -20,7 +20,7 @@ _COLUMNS = ("requests", *KINDS, "KB read", "KB written")
 _INTRODUCTION = f"""\
 # Request budget
 
-Requests and bytes of each operation on an S3 emulator, counted by a proxy: first ours, then pylance's. `make test`
+Requests and bytes of each operation on an S3 emulator, which counts them: first ours, then pylance's. `make test`
 compares a small set, `make requests` all of them. An operation that sends more requests than its row says fails; after
 one sends fewer, `{UPDATE}` writes the new numbers. The operations are defined in
 `operations.py`, their tables in `tables.py`. An operation opens its table first unless its name says otherwise. Records

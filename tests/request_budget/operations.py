@@ -5,6 +5,7 @@ Most operations open the table first, because a job does. Both libraries meet co
 index that it built itself. Start at `OPERATIONS`.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import lance
 import numpy as np
 
 from lance_core import Table
+from lance_core.operations import Append, DataFile, Fragment
 from lance_core.storage.object_store import forget_verified_buckets
 from tests.request_budget import tables
 from tests.request_budget.tables import TableKind
@@ -110,6 +112,46 @@ def _delete_by_pylance(condition: str) -> Prepare:
     return _pylance(lambda dataset: dataset.delete(condition))
 
 
+def _commit_new_files(kind: TableKind) -> Prepare:
+    """Commit files that another process has written, at once."""
+
+    def prepare(at: TableAddress) -> Call:
+        table = at.ours()
+        (file,) = table.fragments[0].files
+        fragments = [
+            Fragment.of(
+                files=[
+                    DataFile.of(
+                        path=tables.name_of_new_file(number),
+                        field_ids=file.field_ids,
+                        column_indices=file.column_indices,
+                        version=file.version,
+                        size=file.size or 0,
+                    )
+                ],
+                physical_rows=table.fragments[0].physical_rows,
+            )
+            for number in range(tables.NEW_FILES[kind])
+        ]
+        return lambda: table.commit(Append(tuple(fragments)))
+
+    return prepare
+
+
+def _commit_new_files_by_pylance(kind: TableKind) -> Prepare:
+    def prepare(at: TableAddress) -> Call:
+        dataset = at.pylance()
+        described = dataset.get_fragments()[0].metadata.to_json()
+        fragments = []
+        for number in range(tables.NEW_FILES[kind]):
+            described["files"][0]["path"] = tables.name_of_new_file(number)
+            fragments.append(lance.FragmentMetadata.from_json(json.dumps(described)))
+        operation = lance.LanceOperation.Append(fragments)
+        return lambda: lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
+
+    return prepare
+
+
 def _idle_tick(at: TableAddress) -> AbstractContextManager[Call]:
     from tests.request_budget.sensor_ticks import idle_tick
 
@@ -183,6 +225,12 @@ OPERATIONS: tuple[Operation, ...] = (
         has_intent=True,
     ),
     Operation("append with an intent that was committed", TableKind.VERSIONS, _append_again, has_intent=True),
+    Operation(
+        "commit 100 new files, table open",
+        TableKind.NEW_FILES,
+        _commit_new_files(TableKind.NEW_FILES),
+        _commit_new_files_by_pylance(TableKind.NEW_FILES),
+    ),
     Operation(
         "overwrite",
         TableKind.VERSIONS,
@@ -380,6 +428,35 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("survey for maintenance, 100 versions", TableKind.VERSIONS, _ours(lambda t: t.survey())),
     Operation("sensor tick of an idle table", TableKind.FEW_VERSIONS, _idle_tick),
 )
+
+LARGE_OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "history of 1,000 versions",
+        TableKind.MANY_VERSIONS,
+        _ours(lambda t: t.versions()),
+        _pylance(lambda d: d.versions()),
+        is_long=True,
+    ),
+    Operation(
+        "open by the timestamp of version 50 of 1,000",
+        TableKind.MANY_VERSIONS,
+        _ours(lambda t: t.at(timestamp=tables.time_of(50))),
+        lambda at: (
+            lambda: lance.dataset(
+                at.uri, asof=tables.time_of(50).astimezone().replace(tzinfo=None), storage_options=dict(at.options)
+            )
+        ),
+        is_long=True,
+    ),
+    Operation(
+        "commit 10,000 new files, table open",
+        TableKind.MANY_NEW_FILES,
+        _commit_new_files(TableKind.MANY_NEW_FILES),
+        _commit_new_files_by_pylance(TableKind.MANY_NEW_FILES),
+        is_long=True,
+    ),
+)
+"""Operations that benchmarks measure, and that have no budget."""
 
 
 def _after(table: Any, first: Callable[[Any], object], then: Callable[[Any], object]) -> Call:

@@ -5,6 +5,7 @@ Their versions are a day old, and their rows are the same in each run.
 
 import enum
 import itertools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,8 @@ import pyarrow as pa
 from lance_core import Table
 from lance_core.runtime import SYSTEM_RUNTIME, Runtime
 
-VERSIONS, FEW_VERSIONS, FRAGMENTS, ROWS_PER_FRAGMENT, DIMENSIONS = 100, 10, 10, 10_000, 16
+VERSIONS, FEW_VERSIONS, MANY_VERSIONS = 100, 10, 1_000
+FRAGMENTS, ROWS_PER_FRAGMENT, DIMENSIONS = 10, 10_000, 16
 _ROWS = FRAGMENTS * ROWS_PER_FRAGMENT
 _STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 """Time of the first version; each following version is a minute younger."""
@@ -34,7 +36,14 @@ class TableKind(enum.Enum):
     KEYED = "FRAGMENTS with a b-tree"
     VECTORS = "1,000 vectors with IVF_PQ"
     TEXTS = "1,000 texts with INVERTED"
+    MANY_VERSIONS = "1,000 such versions"
     INTENTS = "10 versions, each an append with an intent"
+    NEW_FILES = "one fragment, and 100 files that no version references yet"
+    MANY_NEW_FILES = "one fragment, and 10,000 such files"
+
+
+NEW_FILES: Mapping[TableKind, int] = {TableKind.NEW_FILES: 100, TableKind.MANY_NEW_FILES: 10_000}
+"""Number of unreferenced data files of a table."""
 
 
 def rows(count: int, first: int = 0) -> pa.Table:
@@ -68,6 +77,10 @@ def build(kind: TableKind, place: Path) -> Mapping[str, Path]:
         shared = _build_versions(place / "shared", FEW_VERSIONS, lambda number: None)
     elif kind is TableKind.INTENTS:
         shared = _build_versions(place / "shared", FEW_VERSIONS, lambda number: f"load {number}")
+    elif kind is TableKind.MANY_VERSIONS:
+        shared = _build_versions(place / "shared", MANY_VERSIONS, lambda number: None)
+    elif kind in NEW_FILES:
+        shared = _build_with_new_files(place / "shared", NEW_FILES[kind])
     elif kind is TableKind.FRAGMENTS:
         shared = _create(place / "shared", rows(_ROWS))
     else:
@@ -98,6 +111,18 @@ def _runtime_of(moment: datetime) -> Runtime:
 def _create(path: Path, data: pa.Table) -> Path:
     Table.create(str(path), data, durable=False, max_rows_per_file=ROWS_PER_FRAGMENT)
     return path
+
+
+def _build_with_new_files(path: Path, count: int) -> Path:
+    _create(path, rows(10))
+    (first,) = (path / "data").iterdir()
+    for number in range(count):
+        os.link(first, path / "data" / name_of_new_file(number))
+    return path
+
+
+def name_of_new_file(number: int) -> str:
+    return f"new-{number:06}.lance"
 
 
 def _build_keyed(system: str, path: Path) -> None:

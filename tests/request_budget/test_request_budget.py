@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.lance_core.storage.faulty_proxy import Transfer
+from tests.lance_core.storage.request_counts import RequestCounts, Transfer
 from tests.request_budget.budget import UPDATE, Allowance, read_budget, write_budget
 from tests.request_budget.counting import RequestCounter, request_counter
 from tests.request_budget.operations import OPERATIONS, Operation
-from tests.request_budget.request_counts import RequestCounts
 
 COUNTS = RequestCounts(get=3, head=1, bytes_read=50_000, bytes_written=1_000)
 

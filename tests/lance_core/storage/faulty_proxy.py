@@ -6,6 +6,8 @@ the fault of each request. Start with `FaultyProxy`.
 """
 
 import http.client
+import itertools
+import random
 import socket
 import threading
 import time
@@ -31,7 +33,7 @@ FAULTS_OF_WRITES = (
 FAULTS_OF_READS = ("lost before", "lost after", "500 before", "503 before", "cut short")
 _HANGING_SECONDS_MAX = 30
 _BODY = b"<Error><Code>%s</Code><Message>injected</Message></Error>"
-_CODES = {
+FAULT_CODES = {
     403: b"AccessDenied",
     409: b"ConditionalRequestConflict",
     429: b"TooManyRequests",
@@ -41,17 +43,21 @@ _CODES = {
 
 FaultChooser = Callable[[str, str], str | None]
 """Returns the fault for the method and the path (with its query) of a request, or None."""
+_REQUESTS_PER_BURST, _BURST, _RESETS = 50, 5, 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """Request that the store has executed, with the sizes of both bodies."""
+def throttling(seed: int) -> FaultChooser:
+    """Return the decision of a store at its limits: of each 50 requests 5 in a row get 503 SlowDown, and 5 % of the
+    others lose their connection before the store executes them."""
+    generator = random.Random(seed)
+    numbers = itertools.count(generator.randrange(_REQUESTS_PER_BURST))
 
-    method: str
-    path: str
-    """Path and query."""
-    sent: int
-    received: int
+    def choose(method: str, path: str) -> str | None:
+        if next(numbers) % _REQUESTS_PER_BURST >= _REQUESTS_PER_BURST - _BURST:
+            return "503 before"
+        return "lost before" if generator.random() < _RESETS else None
+
+    return choose
 
 
 @dataclass
@@ -59,7 +65,6 @@ class FaultyProxy:
     target: str
     choose_fault: FaultChooser = lambda method, path: None
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
-    transfers: list[Transfer] = field(default_factory=list)
     endpoint: str = ""
     clock_offset: float = 0
     """Seconds that are added to the dates of answers."""
@@ -96,7 +101,6 @@ class Handler(BaseHTTPRequestHandler):
             data = answer.read()
         finally:
             connection.close()
-        self.proxy.transfers.append(Transfer(self.command, unquote(self.path), len(body), len(data)))
         if moment == "after":
             self._fail(effect)
             return
@@ -124,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
         if effect in ("lost", "hanging"):
             self._hang_up()
             return
-        code = _BODY % _CODES[int(effect)]
+        code = _BODY % FAULT_CODES[int(effect)]
         self.send_response(int(effect))
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(code)))

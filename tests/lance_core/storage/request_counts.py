@@ -5,9 +5,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
-from tests.lance_core.storage.faulty_proxy import Transfer
-
 KINDS = ("GET", "HEAD", "LIST", "PUT", "DELETE")
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Request that the store has executed, with the sizes of both bodies."""
+
+    method: str
+    path: str
+    """Path and query."""
+    sent: int
+    received: int
 
 
 @dataclass(frozen=True, slots=True)

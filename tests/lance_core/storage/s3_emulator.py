@@ -1,0 +1,317 @@
+"""S3 emulator with latency: objects in memory behind an HTTP server that waits before each answer, in a process of its
+own.
+
+moto takes some milliseconds of processor time for a request, so that many concurrent requests measure moto; this server
+takes a fraction of one. It has the requests that tables send: objects, ranges, conditions, listings, copies, deletions
+of many objects and uploads in parts. It counts requests and injects faults. Requests below `/-/` control it.
+`s3_process.py` starts it.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import json
+import re
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote, unquote
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from aiohttp import web
+
+from tests.lance_core.storage.faulty_proxy import FAULT_CODES, FaultChooser, throttling
+from tests.lance_core.storage.request_counts import Transfer, kind_of
+
+CONTROL = "/-/"
+_PAGE_KEYS_MAX = 1_000
+_STATUS = {"NoSuchKey": 404, "NoSuchUpload": 404, "PreconditionFailed": 412, "InvalidRange": 416}
+_NAMESPACE = re.compile(rb' xmlns="[^"]*"')
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    data: bytes
+    modified: datetime
+    etag: str
+
+    @classmethod
+    def of(cls, data: bytes, age: timedelta = timedelta(0)) -> "StoredObject":
+        return cls(data, datetime.now(UTC) - age, f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"')
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class S3Error(Exception):
+    """Answer of S3 with an error code."""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Requests since the last reset."""
+
+    kinds: dict[str, int] = field(default_factory=dict)
+    bytes_read: int = 0
+    bytes_written: int = 0
+    in_flight: int = 0
+    in_flight_max: int = 0
+
+    def add(self, transfer: Transfer) -> None:
+        kind = kind_of(transfer)
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        self.bytes_read += transfer.received
+        self.bytes_written += transfer.sent
+
+
+@dataclass(slots=True)
+class S3Emulator:
+    """One bucket space; names of objects begin with that of their bucket."""
+
+    objects: dict[str, StoredObject] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    """Sorted names of all objects."""
+    uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    _upload_ids: count = field(default_factory=lambda: count(1))
+
+    def answer(
+        self, method: str, name: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        """Execute one request on the object or the bucket `name`."""
+        if method in ("GET", "HEAD"):
+            is_listing = "list-type" in query or (method == "GET" and "prefix" in query)
+            return self._list(name.rstrip("/"), query) if is_listing else self._get(method, name, headers)
+        if method == "PUT":
+            return self._put(name, query, headers, body)
+        if method == "DELETE":
+            if "uploadId" in query:
+                self.uploads.pop(query["uploadId"], None)
+            else:
+                self.remove(name)
+            return Answer(204)
+        return self._post(name, query, headers, body)
+
+    def store(self, name: str, stored: StoredObject) -> None:
+        if name not in self.objects:
+            insort(self.names, name)
+        self.objects[name] = stored
+
+    def remove(self, name: str) -> None:
+        if self.objects.pop(name, None) is not None:
+            del self.names[bisect_left(self.names, name)]
+
+    def load(self, directory: Path, prefix: str, age: timedelta) -> int:
+        """Store the files of a directory."""
+        for path in directory.rglob("*"):
+            if path.is_file():
+                self.objects[f"{prefix}/{path.relative_to(directory)}"] = StoredObject.of(path.read_bytes(), age)
+        self.names = sorted(self.objects)
+        return len(self.names)
+
+    def remove_tree(self, prefix: str) -> None:
+        self.objects = {name: stored for name, stored in self.objects.items() if not name.startswith(f"{prefix}/")}
+        self.names = sorted(self.objects)
+
+    def _get(self, method: str, name: str, headers: Mapping[str, str]) -> Answer:
+        stored = self._existing(name)
+        described = {"ETag": stored.etag, "Last-Modified": format_datetime(stored.modified, usegmt=True)}
+        described |= {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+        size, requested = len(stored.data), headers.get("Range")
+        if requested is None:
+            return Answer(200, stored.data, described | {"Content-Length": str(size)})
+        first, _, last = requested.removeprefix("bytes=").partition("-")
+        start = int(first) if first else max(0, size - int(last))
+        end = min(int(last) + 1, size) if first and last else size
+        if start >= size:
+            raise S3Error("InvalidRange")
+        described |= {"Content-Range": f"bytes {start}-{end - 1}/{size}", "Content-Length": str(end - start)}
+        return Answer(206, stored.data[start:end], described)
+
+    def _put(self, name: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Answer:
+        source = headers.get("x-amz-copy-source")
+        if source is not None:
+            body = self._existing(unquote(source).lstrip("/")).data
+        if "uploadId" in query:
+            self._parts(query)[int(query["partNumber"])] = body
+            return Answer(headers={"ETag": StoredObject.of(body).etag})
+        self._check_conditions(name, headers)
+        stored = StoredObject.of(body)
+        self.store(name, stored)
+        if source is None:
+            return Answer(headers={"ETag": stored.etag})
+        modified = stored.modified.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        return _xml(
+            f"<CopyObjectResult><ETag>{stored.etag}</ETag><LastModified>{modified}</LastModified></CopyObjectResult>"
+        )
+
+    def _post(self, name: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Answer:
+        bucket, _, key = name.partition("/")
+        if "delete" in query:
+            keys = [each.text or "" for each in _parse(body).iter("Key")]
+            for each in keys:
+                self.remove(f"{bucket}/{each}")
+            deleted = "".join(f"<Deleted><Key>{escape(each)}</Key></Deleted>" for each in keys)
+            return _xml(f"<DeleteResult>{deleted}</DeleteResult>")
+        result = f"<Bucket>{bucket}</Bucket><Key>{escape(key)}</Key>"
+        if "uploads" in query:
+            upload = str(next(self._upload_ids))
+            self.uploads[upload] = {}
+            result += f"<UploadId>{upload}</UploadId>"
+            return _xml(f"<InitiateMultipartUploadResult>{result}</InitiateMultipartUploadResult>")
+        parts = self._parts(query)
+        self._check_conditions(name, headers)
+        numbers = [int(each.text or "0") for each in _parse(body).iter("PartNumber")]
+        stored = StoredObject.of(b"".join(parts[number] for number in numbers))
+        self.store(name, stored)
+        del self.uploads[query["uploadId"]]
+        result += f"<ETag>{stored.etag}</ETag>"
+        return _xml(f"<CompleteMultipartUploadResult>{result}</CompleteMultipartUploadResult>")
+
+    def _list(self, bucket: str, query: Mapping[str, str]) -> Answer:
+        prefix, delimiter = f"{bucket}/{query.get('prefix', '')}", query.get("delimiter", "")
+        after = query.get("continuation-token") or query.get("start-after", "")
+        limit = min(int(query.get("max-keys", _PAGE_KEYS_MAX)), _PAGE_KEYS_MAX)
+        position = max(bisect_left(self.names, prefix), bisect_right(self.names, f"{bucket}/{after}") if after else 0)
+        encode = quote if query.get("encoding-type") == "url" else escape
+        contents: list[str] = []
+        directories: list[str] = []
+        last, is_truncated = "", False
+        while position < len(self.names) and (name := self.names[position]).startswith(prefix):
+            if len(contents) + len(directories) == limit:
+                is_truncated = True
+                break
+            head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            if found:
+                directory = prefix + head + delimiter
+                position = bisect_left(self.names, directory + "\U0010ffff")
+                last = directory.partition("/")[2] + "\U0010ffff"
+                if last > after:
+                    directories.append(directory.partition("/")[2])
+                continue
+            stored, last = self.objects[name], name.partition("/")[2]
+            modified = stored.modified.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
+            contents.append(
+                f"<Contents><Key>{encode(last)}</Key><LastModified>{modified}Z</LastModified>"
+                f"<ETag>{escape(stored.etag)}</ETag><Size>{len(stored.data)}</Size>"
+                "<StorageClass>STANDARD</StorageClass></Contents>"
+            )
+            position += 1
+        parts = [f"<Name>{bucket}</Name><KeyCount>{len(contents)}</KeyCount><MaxKeys>{limit}</MaxKeys>"]
+        parts.append(f"<IsTruncated>{str(is_truncated).lower()}</IsTruncated>")
+        if is_truncated:
+            parts.append(f"<NextContinuationToken>{escape(last)}</NextContinuationToken>")
+        parts += contents
+        parts += (f"<CommonPrefixes><Prefix>{encode(each)}</Prefix></CommonPrefixes>" for each in directories)
+        return _xml(f"<ListBucketResult>{''.join(parts)}</ListBucketResult>")
+
+    def _existing(self, name: str) -> StoredObject:
+        if name not in self.objects:
+            raise S3Error("NoSuchKey")
+        return self.objects[name]
+
+    def _parts(self, query: Mapping[str, str]) -> dict[int, bytes]:
+        if query["uploadId"] not in self.uploads:
+            raise S3Error("NoSuchUpload")
+        return self.uploads[query["uploadId"]]
+
+    def _check_conditions(self, name: str, headers: Mapping[str, str]) -> None:
+        stored = self.objects.get(name)
+        etag = headers.get("If-Match")
+        if (headers.get("If-None-Match") and stored) or (etag and (stored is None or stored.etag != etag)):
+            raise S3Error("PreconditionFailed")
+
+
+def _parse(body: bytes) -> ElementTree.Element:
+    return ElementTree.fromstring(_NAMESPACE.sub(b"", body))
+
+
+def _xml(text: str) -> Answer:
+    return Answer(200, f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode(), {"Content-Type": "application/xml"})
+
+
+def _error(status: int, code: str) -> Answer:
+    return Answer(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode())
+
+
+@dataclass(slots=True)
+class Server:
+    """HTTP side of the emulator."""
+
+    emulator: S3Emulator = field(default_factory=S3Emulator)
+    latency: float = 0
+    """Seconds before each answer."""
+    statistics: Statistics = field(default_factory=Statistics)
+    choose_fault: FaultChooser = lambda method, path: None
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.content.read()
+        if request.path.startswith(CONTROL):
+            return web.json_response(self._control(request.path.removeprefix(CONTROL), json.loads(body)))
+        self.statistics.in_flight += 1
+        self.statistics.in_flight_max = max(self.statistics.in_flight, self.statistics.in_flight_max)
+        try:
+            await asyncio.sleep(self.latency)
+        finally:
+            self.statistics.in_flight -= 1
+        effect, _, moment = (self.choose_fault(request.method, request.path_qs) or "").partition(" ")
+        answer = self._execute(request, body) if moment != "before" else Answer()
+        self.statistics.add(Transfer(request.method, request.path_qs, len(body), len(answer.body)))
+        if effect == "lost":
+            assert request.transport is not None
+            request.transport.abort()
+        elif effect:
+            answer = _error(int(effect), FAULT_CODES[int(effect)].decode())
+        is_head = request.method == "HEAD"
+        return web.Response(status=answer.status, body=None if is_head else answer.body, headers=answer.headers)
+
+    def _execute(self, request: web.BaseRequest, body: bytes) -> Answer:
+        name = request.path.lstrip("/")
+        try:
+            return self.emulator.answer(request.method, name, request.query, request.headers, body)
+        except S3Error as error:
+            return _error(_STATUS[str(error)], str(error))
+
+    def _control(self, command: str, arguments: Mapping[str, str | float | bool]) -> object:
+        if command == "load":
+            age = timedelta(seconds=float(arguments["age"]))
+            return self.emulator.load(Path(str(arguments["directory"])), str(arguments["prefix"]), age)
+        if command == "remove":
+            self.emulator.remove_tree(str(arguments["prefix"]))
+            return None
+        if command == "settings":
+            self.latency = float(arguments["latency"])
+            self.choose_fault = (
+                throttling(int(arguments["throttling"])) if arguments["throttling"] else lambda method, path: None
+            )
+            return None
+        assert command == "take_statistics"
+        taken, self.statistics = self.statistics, Statistics()
+        return {
+            "kinds": taken.kinds,
+            "bytes_read": taken.bytes_read,
+            "bytes_written": taken.bytes_written,
+            "in_flight_max": taken.in_flight_max,
+        }
+
+
+async def _serve() -> None:
+    runner = web.ServerRunner(web.Server(Server().handle), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=512)
+    await site.start()
+    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description="S3 emulator with latency; prints its address.").parse_args()
+    asyncio.run(_serve())
