@@ -10,7 +10,7 @@ import pytest
 from lance.file import LanceFileReader
 
 from lance_core import InvalidInput, SchemaMismatch, Table, Unsupported
-from lance_core.dml.integer_keys import IntegerKeys
+from lance_core.dml.integer_keys import IntegerKeys, SlotTable
 from lance_core.dml.key_join import SourceKeys
 from tests.lance_core.dml.schema_change_pair import SchemaChangePair, create_pair, file_layouts
 
@@ -299,6 +299,17 @@ def test_keys_are_found_in_any_order_of_the_table(seed: int, arrow: pa.DataType)
         positions.tolist(),
         found.tolist(),
     ]
+
+
+def test_keys_that_share_a_slot_are_found() -> None:
+    random = np.random.default_rng(3)
+    keys = np.unique(random.integers(-(2**63), 2**63 - 1, 60_000))
+    table = SlotTable.of(keys, np.arange(len(keys)))
+    assert np.count_nonzero(table.has_key) < len(keys) - 500  # many keys share a slot
+    values = random.permutation(np.concatenate([keys, keys + 1, random.integers(-(2**63), 2**63 - 1, 100_000)]))
+    positions, rows = table.match(values)
+    assert positions.tolist() == np.flatnonzero(np.isin(values, keys)).tolist()
+    assert (keys[rows] == values[positions]).all()
 
 
 def test_extreme_integers_are_valid_keys() -> None:
