@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from benchmarks.report import AbsentSystem, CaseReport, Facts, Measurement
+from benchmarks.report import AbsentSystem, CaseReport, Facts, GrowthPoint, Measurement
 
 Clock: TypeAlias = Callable[[], float]
 _WHOLE_CALL = ""
@@ -100,6 +100,8 @@ class Case:
     """Timed calls per repetition; more than one for short calls."""
     warm_ups: int = 1
     """Uncounted turns at the start; more where a virtual machine still compiles."""
+    point: GrowthPoint | None = None
+    """Size at which the case measures a curve; the report fits exponents to the cases of one curve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,7 @@ def run_case(case: Case, *, repetitions: int, log: Callable[[str], None], clock:
             ),
             absent=absent,
             facts={} if name else facts,
+            point=None if name else case.point,
         )
         for name, values in series.items()
     )

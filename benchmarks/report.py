@@ -4,6 +4,7 @@ A ratio is the median of the ratios within one repetition, so it can differ from
 module neither measures nor prints. Start reading at `CaseReport`.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,38 @@ class AbsentSystem:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowthPoint:
+    """One size of a curve, such as 1,000 columns of the curve "columns: append"."""
+
+    curve: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthFit:
+    """Growth of the time of one system: the exponent `e` of `time = c * size ** e`."""
+
+    curve: str
+    system: str
+    exponent: float
+    """Exponent over all sizes, by least squares of the logarithms. Constant costs lower it where sizes are small."""
+    last_exponent: float
+    """Exponent between the two largest sizes."""
+    size_max: int
+    seconds_at_max: float
+
+    def as_json(self) -> Json:
+        return {
+            "curve": self.curve,
+            "system": self.system,
+            "exponent": self.exponent,
+            "last_exponent": self.last_exponent,
+            "size_max": self.size_max,
+            "seconds_at_max": self.seconds_at_max,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class CaseReport:
     name: str
     calls: int
@@ -68,6 +101,7 @@ class CaseReport:
     absent: tuple[AbsentSystem, ...]
     facts: Facts
     """Contents that every system reported at the end."""
+    point: GrowthPoint | None = None
 
     @property
     def peers(self) -> tuple[Measurement, ...]:
@@ -142,6 +176,11 @@ class Report:
     load_after: float
     cases: tuple[CaseReport, ...]
 
+    @property
+    def growth(self) -> tuple[GrowthFit, ...]:
+        """Fits of all curves that were measured at two sizes or more."""
+        return fit_growth(self.cases)
+
     def as_json(self) -> Json:
         return {
             "workload": self.workload,
@@ -154,7 +193,25 @@ class Report:
             "machine": self.machine.as_json(),
             "load": {"before": self.load_before, "after": self.load_after},
             "cases": [case.as_json() for case in self.cases],
+            "growth": [fit.as_json() for fit in self.growth],
         }
+
+
+def fit_growth(cases: Sequence[CaseReport]) -> tuple[GrowthFit, ...]:
+    curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for case in cases:
+        for measurement in case.measurements if case.point else ():
+            assert case.point is not None
+            points = curves.setdefault((case.point.curve, measurement.system), [])
+            points.append((case.point.size, measurement.summary.median))
+    return tuple(_fit(*key, sorted(points)) for key, points in curves.items() if len(points) > 1)
+
+
+def _fit(curve: str, system: str, points: Sequence[tuple[int, float]]) -> GrowthFit:
+    sizes, seconds = ([math.log(value) for value in values] for values in zip(*points, strict=True))
+    slope = statistics.linear_regression(sizes, seconds).slope
+    last = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
+    return GrowthFit(curve, system, slope, last, *points[-1])
 
 
 def build_document(reports: Sequence[Report]) -> Json:

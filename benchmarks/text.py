@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.report import CaseReport, Machine, Measurement, Report, Summary
+from benchmarks.report import CaseReport, GrowthFit, Machine, Measurement, Report, Summary
 
 _MILLISECONDS_BELOW = 1.0
 
@@ -15,6 +15,12 @@ def render(report: Report) -> str:
     ]
     for case in report.cases:
         lines += ["", *_case_lines(case)]
+    if report.growth:
+        lines += [
+            "",
+            "exponent of the time by size: over all sizes (between the two largest)",
+            *_growth_lines(report.growth),
+        ]
     lines += [
         "",
         "x NAME: time relative to NAME, the median of the ratios within a repetition (lowest .. highest)",
@@ -47,6 +53,22 @@ def _table_row(measurement: Measurement, count_names: Sequence[str], peers: Sequ
         *(str(measurement.counts.get(name, "")) for name in count_names),
         *("" if peer is measurement else _format_ratio(measurement.ratio_to(peer)) for peer in peers),
     )
+
+
+def _growth_lines(fits: Sequence[GrowthFit]) -> Iterator[str]:
+    curves: dict[str, list[GrowthFit]] = {}
+    for fit in fits:
+        curves.setdefault(fit.curve, []).append(fit)
+    rows = [
+        (
+            curve,
+            *(f"{fit.system} {fit.exponent:.2f} ({fit.last_exponent:.2f})" for fit in systems),
+            f"at {systems[0].size_max:,}: " + ", ".join(_format_seconds(fit.seconds_at_max) for fit in systems),
+        )
+        for curve, systems in curves.items()
+    ]
+    columns_max = max(map(len, rows))
+    yield from _align_columns([(*row[:-1], *[""] * (columns_max - len(row)), row[-1]) for row in rows])
 
 
 def _format_ratio(ratio: Summary) -> str:

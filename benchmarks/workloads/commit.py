@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage
-from benchmarks.report import Facts
+from benchmarks.report import Facts, GrowthPoint
 from lance_core import Table
 from lance_core.operations import Append, DataFile, Fragment
 
@@ -87,6 +87,7 @@ def _open_case(directory: Path, fragments: int) -> Case:
             Entrant("deltalake", Side.PEER, delta, needs=("deltalake",)),
         ),
         calls=_OPENS_PER_REPETITION,
+        point=GrowthPoint("fragments: open", fragments),
     )
 
 
@@ -124,6 +125,7 @@ def _append_case(directory: Path, fragments: int) -> Case:
             Entrant("deltalake", Side.PEER, delta, needs=("deltalake",)),
         ),
         calls=_APPENDS_PER_REPETITION,
+        point=GrowthPoint("fragments: append", fragments),
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.appending import make_row
 from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage
-from benchmarks.report import Facts
+from benchmarks.report import Facts, GrowthPoint
 from lance_assets.maintenance.maintenance_actions import survey_table
 from lance_assets.maintenance.plan import plan_maintenance
 from lance_assets.maintenance.policy import Maintenance
@@ -117,4 +117,5 @@ def _plan_case(lake: Path, count: int) -> Case:
             Entrant("pylance, opening alone", Side.PEER, pylance, needs=("pylance",)),
         ),
         warm_ups=0,
+        point=GrowthPoint("tables: plan", count),
     )

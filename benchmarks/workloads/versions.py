@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from benchmarks.appending import make_row
 from benchmarks.harness import Case, Entrant, Runner, Scale, Side, Stage
-from benchmarks.report import Facts
+from benchmarks.report import Facts, GrowthPoint
 from lance_core import Table
 
 _VERSIONS: Mapping[Scale, tuple[int, ...]] = {
@@ -85,4 +85,5 @@ def _open_case(young: str, old: str, versions: int) -> Case:
             Entrant("ours, 1 version", Side.PEER, ours(young)),
         ),
         calls=_OPENS_PER_REPETITION,
+        point=GrowthPoint("versions: open", versions),
     )

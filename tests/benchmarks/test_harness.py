@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.cli import measure
 from benchmarks.harness import CallFigures, Case, Entrant, ResultsDiffer, Scale, Side, Stage, run
-from benchmarks.report import CaseReport, Facts, Measurement, build_document
+from benchmarks.report import CaseReport, Facts, GrowthPoint, Measurement, build_document, fit_growth
 from benchmarks.text import render
 
 
@@ -189,6 +189,7 @@ def test_the_numbers_as_json(tmp_path: Path) -> None:
     (run_,) = written["reports"]
     assert set(run_) == {
         "workload", "summary", "notes", "scale", "repetitions", "parameters", "started", "machine", "load", "cases",
+        "growth",
     }  # fmt: skip
     assert set(run_["machine"]) == {
         "processor", "cores", "memory_gib", "system", "python", "packages", "fsync_ms",
@@ -211,3 +212,18 @@ def test_the_numbers_as_text(tmp_path: Path) -> None:
 def test_a_ratio_needs_as_many_repetitions_of_both() -> None:
     with pytest.raises(ValueError, match="zip"):
         Measurement("ours", True, (1.0, 2.0)).ratio_to(Measurement("peer", False, (1.0,)))
+
+
+def test_exponents_are_fitted_to_the_cases_of_a_curve() -> None:
+    def report(size: int, ours: float, peer: float) -> CaseReport:
+        measured = (Measurement("ours", True, (ours, ours)), Measurement("peer", False, (peer, peer)))
+        return CaseReport(f"size {size}", 1, measured, (), {}, GrowthPoint("size: read", size))
+
+    other = CaseReport("other", 1, (Measurement("ours", True, (9.0,)),), (), {})
+    cases = [report(10, 1.0, 5.0), other, report(100, 10.0, 5.0), report(1_000, 1_000.0, 5.0)]
+    ours, peer = fit_growth(cases)
+    assert (ours.curve, ours.system, ours.size_max, ours.seconds_at_max) == ("size: read", "ours", 1_000, 1_000.0)
+    assert [ours.exponent, ours.last_exponent] == pytest.approx([1.5, 2.0])
+    assert peer.system == "peer"
+    assert peer.exponent == pytest.approx(0.0)
+    assert fit_growth(cases[:2]) == ()

@@ -141,6 +141,11 @@ if os.environ.get("BENCHMARKS") == "all":
         assert {each["counts"]["errors"] for each in cases["append, throttled"]["systems"]} == {0}
         assert _child_processes() == []
 
+    def test_growth_is_measured(tmp_path: Path) -> None:
+        cases = run_smoke("growth", tmp_path)
+        assert {len(case["systems"]) for case in cases.values()} == {1, 2}
+        assert cases["upsert, 20 columns"]["facts"] == {"rows": 25, "columns": 20}
+
     def test_rebase_runs_from_the_command(tmp_path: Path) -> None:
         (case,) = run_smoke("rebase", tmp_path).values()
         assert (case["case"], case["facts"]) == ("append, 3 commits behind", {"rows": 4})
