@@ -60,8 +60,9 @@ def _stored_field(field: pa.Field, version: StorageVersion) -> pa.Field:
 def schema_to_stored(input_schema: pa.Schema, schema: TableSchema) -> pa.Schema:
     """Return the schema that rows with `input_schema` have after `to_stored`."""
     fields = []
+    blobs = {field.name: field for field in schema.fields if _is_blob_v2(field)}
     for field in input_schema:
-        blob = next((each for each in schema.fields if each.name == field.name and _is_blob_v2(each)), None)
+        blob = blobs.get(field.name)
         fields.append(
             pa.field(field.name, blob.arrow().type, field.nullable) if blob and _accepts(field.type) else field
         )

@@ -61,6 +61,8 @@ def columns_to_write(data_schema: pa.Schema, stored: TableSchema, *, conversion:
     Nullable columns that are absent from the data are absent from the file, and read as null.
     """
     seen: set[str] = set()
+    arrow = stored.arrow
+    known = frozenset(arrow.names)
     for column in data_schema:
         if column.name in seen:
             raise SchemaMismatch(
@@ -70,17 +72,16 @@ def columns_to_write(data_schema: pa.Schema, stored: TableSchema, *, conversion:
                 got="two columns",
             )
         seen.add(column.name)
-        if column.name not in stored.arrow.names:
+        if column.name not in known:
             raise SchemaMismatch(
-                f"{what} has no column {column.name!r}; its columns are {', '.join(stored.arrow.names)}. Add "
+                f"{what} has no column {column.name!r}; its columns are {', '.join(arrow.names)}. Add "
                 "the column to the table first, or drop it from the data",
                 column=column.name,
                 expected="no such column",
                 got=str(column.type),
             )
-        expected = stored.arrow.field(column.name).type
-        _check_type(column.name, column.type, expected, conversion, what)
-    for field in stored.arrow:
+        _check_type(column.name, column.type, arrow.field(column.name).type, conversion, what)
+    for field in arrow:
         if field.name not in seen and not field.nullable:
             raise SchemaMismatch(
                 f"{what}: column {field.name!r} is not nullable, but the data does not contain it",

@@ -71,10 +71,11 @@ def resolve_target(base: Snapshot, declared: pa.Schema, *, replace: bool) -> Col
     """Find the declared columns in a version. Raise if one exists and may not be replaced, or if its values have
     another type than it stores."""
     stored = base.manifest.schema
-    existing = [name for name in declared.names if replace and name in stored.arrow.names]
+    known = frozenset(stored.arrow.names)
+    existing = {name: None for name in declared.names if replace and name in known}
     for name in declared.names if replace else ():
         parent = name.partition(".")[0]
-        if name not in existing and parent in stored.arrow.names:
+        if name not in existing and parent in known:
             raise InvalidInput(
                 f"{base.location.uri}: {name!r} is a field inside column {parent!r}; replace the whole column"
             )

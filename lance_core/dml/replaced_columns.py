@@ -454,7 +454,7 @@ def added_columns(
 ) -> Planned | None:
     """Plan new columns for all rows, and record the columns from which they are computed."""
     operation = add_columns(base, columns, schema=schema, read_columns=read_columns, runtime=runtime)
-    stored = base.manifest.schema.arrow.names
+    stored = frozenset(base.manifest.schema.arrow.names)
     added = [name for name in operation.schema.arrow.names if name not in stored]
     sources: Mapping[str, Sequence[str]] = {}
     if isinstance(columns, Mapping):

@@ -68,7 +68,7 @@ def read_selected_rows(
 def check_columns(names: Iterable[str], schema: TableSchema, *, what: str, where: str) -> None:
     """Raise `InvalidInput` unless all names are top-level columns of the table. `where` says where they are named, and
     `what` is the table."""
-    known = [field.name for field in schema.fields]
+    known = {field.name: None for field in schema.fields}
     for name in names:
         if name in known:
             continue
@@ -77,4 +77,6 @@ def check_columns(names: Iterable[str], schema: TableSchema, *, what: str, where
             raise InvalidInput(
                 f"{what}: {where} names {name!r}, a field inside column {parent!r}; name the whole column {parent!r}"
             )
-        raise InvalidInput(f"{what}: {where} names {name!r}, but there is no such column; {suggest_name(name, known)}")
+        raise InvalidInput(
+            f"{what}: {where} names {name!r}, but there is no such column; {suggest_name(name, list(known))}"
+        )

@@ -179,10 +179,11 @@ def _read_changed_rows(
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     """Yield the changed rows as whole rows with their new values, and their positions in the offsets of the change."""
     arrow = rewrite.schema.arrow
-    kept = [name for name in arrow.names if name not in rewrite.columns]
+    changed = frozenset(rewrite.columns)
+    kept = [name for name in arrow.names if name not in changed]
     for positions, rows in _read_rows_at(rewrite, change, list(dict.fromkeys((*kept, *rewrite.reads)))):
         new = _conform_values(rewrite, change.values(rows, positions))
-        columns = [(new if name in rewrite.columns else rows).column(name) for name in arrow.names]
+        columns = [(new if name in changed else rows).column(name) for name in arrow.names]
         yield positions, pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
@@ -270,9 +271,9 @@ def _conform_values(rewrite: RowRewrite, new: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _fill_missing_columns(batch: pa.RecordBatch, arrow: pa.Schema) -> pa.RecordBatch:
+    present = frozenset(batch.schema.names)
     columns = [
-        batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
-        for field in arrow
+        batch.column(field.name) if field.name in present else pa.nulls(batch.num_rows, field.type) for field in arrow
     ]
     return pa.RecordBatch.from_arrays(columns, schema=arrow)
 

@@ -130,7 +130,8 @@ def can_stay_in_place(source: pa.Schema, schema: TableSchema) -> bool:
 
 def changed_columns(source: pa.Schema, schema: TableSchema, rules: UpsertRules) -> tuple[str, ...]:
     """Return the columns that get new values in matching rows."""
-    present = [name for name in schema.arrow.names if name in source.names]
+    given = frozenset(source.names)
+    present = [name for name in schema.arrow.names if name in given]
     return tuple([name for name in present if name not in rules.on] if can_stay_in_place(source, schema) else present)
 
 
@@ -151,14 +152,15 @@ def check_source_columns(
     """Check the columns of the source, and return them as fields of the table. `incoming` is the source's schema as the
     table stores it."""
     check_columns(rules.on, schema, what=what, where="on=")
+    names = frozenset(incoming.names)
     check_columns(incoming.names, schema, what=what, where="the data")
     for name in rules.on:
-        if name not in incoming.names:
+        if name not in names:
             raise InvalidInput(
                 f"{what}: on= names {name!r}, which the data does not have; add the key column to the data"
             )
         check_key_type(name, schema.arrow.field(name).type, what=what)
-    given = TableSchema(tuple(field for field in schema.fields if field.name in incoming.names), schema.metadata)
+    given = TableSchema(tuple(field for field in schema.fields if field.name in names), schema.metadata)
     return columns_to_write(incoming, schema if rules.insert else given, conversion=conversion, what=what)
 
 

@@ -88,9 +88,8 @@ def _convert_chunk(
 ) -> Iterator[pa.RecordBatch | BadRecord]:
     batch = mapper.map_batch(chunk.batch)
     if chunk.is_text:
-        present = TableSchema(
-            tuple(field for field in schema.fields if field.name in batch.schema.names), schema.metadata
-        )
+        names = frozenset(batch.schema.names)
+        present = TableSchema(tuple(field for field in schema.fields if field.name in names), schema.metadata)
     else:
         incoming = schema_to_stored(batch.schema, schema)
         present = columns_to_write(incoming, schema, conversion=Conversion.CAST, what=uri)
