@@ -23,7 +23,7 @@ Updates = Mapping[str, str | None]
 
 def is_primary_key(metadata: Metadata) -> bool:
     """Return whether a field is part of the primary key. A position in the key is enough, whatever the mark says."""
-    return (
+    return bool(metadata) and (
         metadata.get(_PRIMARY, b"").lower() in _TRUE_TEXTS or _parse_number(metadata.get(_PRIMARY_POSITION)) is not None
     )
 

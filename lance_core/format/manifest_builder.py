@@ -177,13 +177,13 @@ class ManifestBuilder:
         self._indices = tuple(indices)
 
     def set_schema(self, schema: TableSchema) -> None:
-        dictionaries = {field.id: field.dictionary for field in self._message.fields if field.dictionary.length}
-        fields = schema.encode()
-        for field in fields:
+        fields = self._message.fields
+        dictionaries = {field.id: field.dictionary.SerializeToString() for field in fields if field.dictionary.length}
+        del self._message.fields[:]
+        self._message.fields.extend(schema.encode())
+        for field in self._message.fields if dictionaries else ():
             if field.id in dictionaries:
-                field.dictionary.CopyFrom(dictionaries[field.id])
-        self._message.ClearField("fields")
-        self._message.fields.extend(fields)
+                field.dictionary.MergeFromString(dictionaries[field.id])
         self._message.schema_metadata.clear()
         for key, value in schema.metadata.items():
             self._message.schema_metadata[key.decode()] = value

@@ -5,8 +5,10 @@ field. `logical_types.py` maps leaf types; `datafiles/column_layout.py` decides 
 Start with `TableSchema.from_arrow`.
 """
 
+import functools
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -148,8 +150,16 @@ class TableSchema:
     def decode(
         cls, messages: Collection[file_pb2.Field], metadata: Mapping[str, bytes], *, path: str = "manifest"
     ) -> "TableSchema":
-        """Decode the flat, pre-order list of protobuf fields."""
+        """Decode the flat, pre-order list of protobuf fields. Versions of a table share their schema."""
         FIELDS.check(len(messages), path=path)
+        encoded = file_pb2.Schema(fields=messages, metadata=metadata).SerializeToString(deterministic=True)
+        if len(encoded) <= _CACHED_BYTES_MAX:
+            with suppress(Corrupt):  # an error names the path
+                return _decode_cached(encoded)
+        return cls._decode(messages, metadata, path)
+
+    @classmethod
+    def _decode(cls, messages: Collection[file_pb2.Field], metadata: Mapping[str, bytes], path: str) -> "TableSchema":
         children: dict[int, list[file_pb2.Field]] = {_TOP_LEVEL: []}
         for message in messages:
             if message.id < 0:
@@ -181,8 +191,16 @@ class TableSchema:
         schema = file_pb2.Schema(fields=self.encode())
         return file_pb2.FileDescriptor(schema=schema, length=rows).SerializeToString()
 
-    def encode(self) -> list[file_pb2.Field]:
-        return [message for field in self.fields for message in _encode(field, _TOP_LEVEL)]
+    def encode(self) -> Sequence[file_pb2.Field]:
+        """Return the fields as messages, parents before their children. Callers copy them."""
+        return self._encoded
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_encoded"}
+
+    @cached_property
+    def _encoded(self) -> tuple[file_pb2.Field, ...]:
+        return tuple(message for field in self.fields for message in _encode(field, _TOP_LEVEL))
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -211,11 +229,27 @@ class TableSchema:
         return {field.name: field for field in reversed(self.fields)}
 
     @cached_property
+    def field_ids(self) -> frozenset[int]:
+        """The ids of all fields, including nested ones."""
+        return frozenset(field.id for top in self.fields for field in top.walk())
+
+    @cached_property
     def field_id_max(self) -> int:
-        return max((field.id for top in self.fields for field in top.walk()), default=-1)
+        return max(self.field_ids, default=-1)
 
     def field(self, name: str) -> Field:
         return self._by_name[name]
+
+
+_CACHED_SCHEMAS_MAX = 16
+_CACHED_BYTES_MAX = 1 << 18
+"""Maximum encoded size of a schema that is cached: some eight thousand columns, which take ten megabytes decoded."""
+
+
+@functools.lru_cache(maxsize=_CACHED_SCHEMAS_MAX)
+def _decode_cached(encoded: bytes) -> TableSchema:
+    schema = file_pb2.Schema.FromString(encoded)
+    return TableSchema._decode(schema.fields, schema.metadata, "")
 
 
 def _primary_key_problems(field: Field, path: str, *, in_null: bool = False) -> list[str]:
@@ -370,20 +404,22 @@ def _decode(message: file_pb2.Field, children: Mapping[int, list[file_pb2.Field]
 
 
 def _encode(field: Field, parent: int) -> Iterator[file_pb2.Field]:
-    metadata = {key.decode(): value for key, value in field.metadata.items()}
-    yield file_pb2.Field(
+    message = file_pb2.Field(
         name=field.name,
         id=field.id,
         parent_id=parent,
         logical_type=field.logical_type,
         nullable=field.nullable,
         encoding=_encoding(field),
-        extension_name=field.metadata.get(EXTENSION_NAME, b"").decode(errors="replace"),
-        metadata=metadata,
-        unenforced_primary_key=field.is_primary_key,
-        unenforced_primary_key_position=key_metadata.primary_position(field.metadata),
-        unenforced_clustering_key_position=key_metadata.clustering_position(field.metadata),
     )
+    if field.metadata:
+        for key, value in field.metadata.items():
+            message.metadata[key.decode()] = value
+        message.extension_name = field.metadata.get(EXTENSION_NAME, b"").decode(errors="replace")
+        message.unenforced_primary_key = field.is_primary_key
+        message.unenforced_primary_key_position = key_metadata.primary_position(field.metadata)
+        message.unenforced_clustering_key_position = key_metadata.clustering_position(field.metadata)
+    yield message
     for child in field.children:
         yield from _encode(child, field.id)
 

@@ -111,7 +111,7 @@ def merge(builder: ManifestBuilder, operation: op.Merge) -> None:
 def project(builder: ManifestBuilder, operation: op.Project) -> None:
     """Set another schema. Files with a live column stay byte for byte; they still list the ids of dropped columns."""
     schema = TableSchema(operation.schema.fields, builder.schema.metadata)
-    live = _field_ids(schema)
+    live = schema.field_ids
     highest = _highest_field_id(builder)
     builder.update_fragments(
         fragment.with_files([file for file in fragment.files if live & set(file.field_ids)])
@@ -181,9 +181,7 @@ def _retain_indices(builder: ManifestBuilder) -> None:
     live = LiveFragments.of(
         builder.indices, [*builder.fragments, *(fragment.id for fragment in builder.added_fragments)]
     )
-    builder.set_indices(
-        index_coverage.drop_useless_segments(builder.indices, live, field_ids=_field_ids(builder.schema))
-    )
+    builder.set_indices(index_coverage.drop_useless_segments(builder.indices, live, field_ids=builder.schema.field_ids))
 
 
 def _highest_field_id(builder: ManifestBuilder) -> int:
@@ -334,7 +332,3 @@ def _paths(fragment: Fragment) -> list[str]:
 
 def _files_by_field(fragment: Fragment) -> dict[int, str]:
     return {field_id: file.path for file in fragment.files for field_id in file.field_ids if field_id >= 0}
-
-
-def _field_ids(schema: TableSchema) -> frozenset[int]:
-    return frozenset(field.id for top in schema.fields for field in top.walk())

@@ -104,4 +104,4 @@ def replaces_one_segment(operation: op.CreateIndex) -> bool:
 
 def field_ids_of(schema: TableSchema) -> set[int]:
     """Return the ids of all fields, including nested ones."""
-    return {node.id for top in schema.fields for node in top.walk()}
+    return set(schema.field_ids)

@@ -110,7 +110,7 @@ def check_no_row_ids(fragments: Iterable[Fragment]) -> None:
 
 def check_fields(fragments: Sequence[Fragment], schema: TableSchema) -> None:
     """Check that each fragment stores only fields of the table, and every column that is not nullable."""
-    known = {node.id for top in schema.fields for node in top.walk()}
+    known = schema.field_ids
     required = {top.name: {node.id for node in top.walk()} for top in schema.fields if not top.nullable}
     checked: set[tuple[tuple[int, ...], ...]] = set()
     for fragment in fragments:

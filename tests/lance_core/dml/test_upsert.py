@@ -1,5 +1,6 @@
 """Upsert compared with pylance's merge_insert on an equal table."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -425,3 +426,22 @@ def test_concurrent_delete_unmatched_upserts_are_serialized(tmp_path: Path) -> N
     second = table.upsert(pa.table({"id": [4], "v": [0]}), on="id", delete_unmatched=True)
     assert second.table.to_table()["id"].to_pylist() == [4]
     assert second.attempts == 2
+
+
+def test_the_time_of_an_upsert_grows_linearly_with_the_columns(tmp_path: Path) -> None:
+    """Eight times as many columns take about eight times as long; a search of all names for each column would take 64
+    times as long, and takes 30 times as long together with the rest."""
+
+    def seconds(count: int) -> float:
+        rows = pa.table({"id": range(20)} | {f"c{number}": range(20) for number in range(count)})
+        table = Table.create(tmp_path / str(count), rows.slice(0, 15), durable=False)
+        times = []
+        for start in (14, 10):
+            begin = time.thread_time()
+            table = table.upsert(rows.slice(start, 6), "id").table
+            times.append(time.thread_time() - begin)
+            assert table.count_rows() == 20
+        return min(times)
+
+    seconds(8)
+    assert seconds(2048) < 16 * seconds(256)
