@@ -22,6 +22,7 @@ from lance_core.scan.vector_search import Metric
 
 LENGTH_MAX = 1e15
 """Length of a vector up to which sums of squares do not overflow single precision, in which vectors are clustered."""
+_BATCH_BYTES = 4 << 20
 _NO_ROWS: Ids = np.empty(0, dtype=np.uint64)
 
 
@@ -125,9 +126,16 @@ def encode(batch: VectorBatch, model: Model) -> EncodedRows:
     return EncodedRows(partitions, batch.rows, codes, float(losses.sum(dtype=np.float64)), batch.left_out)
 
 
+def _slices(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of at most `_BATCH_BYTES`, or one row: encoding takes several times the memory of its vectors."""
+    for batch in rows:
+        step = max(1, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes))
+        yield from (batch.slice(start, step) for start in range(0, batch.num_rows, step))
+
+
 def encode_rows(rows: Iterable[pa.RecordBatch], model: Model) -> Iterator[EncodedRows]:
     """Yield the codes of rows, batch by batch."""
-    for batch in read_vectors(rows, model.metric):
+    for batch in read_vectors(_slices(rows), model.metric):
         if len(batch.rows) or len(batch.left_out):
             yield encode(batch, model)
 

@@ -4,6 +4,7 @@ of the vectors.
     `plan_training` -> number of vectors to draw -> `draw_sample` -> `train` -> `Model`, a value that can be pickled
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -29,7 +30,17 @@ from lance_core.scan.vector_search import Metric, resolve_metric
 
 _SEED = 42
 ITERATIONS = 50
-"""Iterations of k-means unless the caller sets `max_iters`, as in pylance."""
+"""Largest number of iterations of a k-means that starts with random vectors, as in pylance, unless the caller sets
+`max_iters`."""
+_FIRST_SHARE = 8
+"""One vector in this many takes part in the first stage of the training of centroids."""
+_FIRST_VECTORS_MIN = 16
+"""Vectors of a partition in the first stage, on average. With fewer of them, there is one stage."""
+_STAGE_ITERATIONS = 20
+_CENTROID_GAIN_MIN = 0.001
+"""Share of the loss that an iteration of the second stage gains at least; one that gains less is the last."""
+_CODEBOOK_GAIN_MIN = 0.0005
+"""The same share for codebooks."""
 _PARTITION_ROWS = {"IVF_FLAT": 4096, "IVF_RQ": 4096, "IVF_PQ": 8192, "IVF_SQ": 8192}
 _GRAPH_PARTITION_ROWS = 1 << 20
 """Rows of a partition on average unless the caller chooses a number, as in pylance."""
@@ -77,11 +88,19 @@ def draw_sample(rows: Iterable[pa.RecordBatch], plan: TrainingPlan, total: int) 
     """Return about as many vectors as the plan needs, drawn with a fixed seed. `total` is an upper bound of the number
     of rows."""
     draw, share = np.random.default_rng(_SEED), plan.sample_size / max(1, total)
-    parts = []
+    # Within six standard deviations of the expected number, which a draw exceeds once in a billion times.
+    size_max = total if share >= 1 else min(total, plan.sample_size + 6 * math.isqrt(plan.sample_size))
+    sample, size = VectorBatch.concat(()), 0
     for batch in read_vectors(rows, plan.metric):
-        chosen = slice(None) if share >= 1 else draw.random(len(batch.rows)) < share
-        parts.append(VectorBatch(np.array(batch.vectors[chosen]), batch.rows[chosen]))
-    return VectorBatch.concat(parts)
+        chosen = slice(None) if share >= 1 else np.flatnonzero(draw.random(len(batch.rows)) < share)[: size_max - size]
+        vectors = batch.vectors[chosen]
+        if not len(sample.rows):
+            shape = (size_max, vectors.shape[1])
+            sample = VectorBatch(np.empty(shape, dtype=vectors.dtype), np.empty(size_max, dtype=np.uint64))
+        part = slice(size, size + len(vectors))
+        sample.vectors[part], sample.rows[part] = vectors, batch.rows[chosen]
+        size = part.stop
+    return VectorBatch(sample.vectors[:size], sample.rows[:size])
 
 
 def train(sample: VectorBatch, plan: TrainingPlan) -> Model:
@@ -153,18 +172,36 @@ def _train_quantizer(floats: Vectors, model: Model, plan: TrainingPlan) -> Quant
 
 def _cluster(vectors: Vectors, plan: TrainingPlan) -> tuple[Vectors, float]:
     """Return centroids and the loss. For dot, centroids have length 1: a search ranks them by their product with the
-    query, and would prefer long ones."""
-    library, partitions = faiss(), min(plan.partitions, len(vectors))
-    clustering = library.Kmeans(
+    query, and would prefer long ones.
+
+    The k-means of a part of the vectors moves random centroids to where that of all vectors would move them too, in a
+    fraction of the time. That of all vectors then gains little, and ends soon."""
+    if plan.options.max_iters is not None:
+        return _k_means(vectors, plan, plan.options.max_iters)
+    if len(vectors) < plan.partitions * _FIRST_SHARE * _FIRST_VECTORS_MIN:
+        return _k_means(vectors, plan, ITERATIONS)
+    chosen = np.random.default_rng(_SEED).choice(len(vectors), len(vectors) // _FIRST_SHARE, replace=False)
+    start, _ = _k_means(vectors[np.sort(chosen)], plan, _STAGE_ITERATIONS)
+    return _k_means(vectors, plan, _STAGE_ITERATIONS, start=start, gain_min=_CENTROID_GAIN_MIN)
+
+
+def _k_means(
+    vectors: Vectors, plan: TrainingPlan, iterations: int, *, start: Vectors | None = None, gain_min: float = 0.0
+) -> tuple[Vectors, float]:
+    """Return the centroids after at most so many iterations, and the loss. Without a start, they begin as random
+    vectors."""
+    partitions = min(plan.partitions, len(vectors))
+    clustering = faiss().Kmeans(
         vectors.shape[1],
         partitions,
-        niter=plan.options.max_iters or ITERATIONS,
+        niter=iterations,
         seed=_SEED,
         max_points_per_centroid=max(1, plan.options.sample_rate),
         min_points_per_centroid=1,
         spherical=plan.metric is Metric.DOT,
     )
-    clustering.train(vectors)
+    clustering.cp.early_stop_threshold = gain_min
+    clustering.train(vectors, init_centroids=start)
     return clustering.centroids.reshape(partitions, -1), float(clustering.obj[-1])
 
 
@@ -181,6 +218,7 @@ def _train_codebook(vectors: Vectors, model: Model, options: VectorOptions) -> Q
         vectors = vectors - centroids[assign(vectors, centroids, model.metric)]
     quantizer = library.ProductQuantizer(dimension, sub_vectors, options.bits)
     quantizer.cp.niter, quantizer.cp.min_points_per_centroid = options.max_iters or ITERATIONS, 1
+    quantizer.cp.early_stop_threshold = 0.0 if options.max_iters else _CODEBOOK_GAIN_MIN
     quantizer.train(np.ascontiguousarray(vectors))
     codebook = library.vector_to_array(quantizer.centroids).reshape(sub_vectors, -1, dimension // sub_vectors)
     rounded = codebook.astype(model.centroids.dtype).astype(np.float32)  # as it is read back
