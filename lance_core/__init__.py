@@ -29,6 +29,7 @@ from lance_core.index.statistics import IndexStatistics, SegmentStatistics
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.maintenance.index_survey import IndexSurvey
 from lance_core.maintenance.survey import Survey
+from lance_core.storage.request_limiter import RequestStatistics, request_statistics
 from lance_core.table.base import Audit, Committed
 from lance_core.table.table import Table
 from lance_core.versions.history import VersionInfo
@@ -56,6 +57,7 @@ __all__ = [
     "MissingDependency",
     "MissingPiece",
     "NotFound",
+    "RequestStatistics",
     "RetryableConflict",
     "SchemaMismatch",
     "SegmentStatistics",
@@ -65,4 +67,5 @@ __all__ = [
     "Unsupported",
     "VersionInfo",
     "find_tables",
+    "request_statistics",
 ]

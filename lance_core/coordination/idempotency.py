@@ -13,10 +13,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
-from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError, Unsupported
+from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound, StorageError, Unsupported
 from lance_core.format import naming, size_guard
 from lance_core.format.ids import Version
 from lance_core.limits import INTENT_BYTES
+from lance_core.storage.concurrency import map_requests
 from lance_core.storage.store import ObjectInfo, Put, Store, load_details, read_whole
 
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/intents"
@@ -26,6 +27,9 @@ committed, 30 days after their last change, and of those that were claimed and a
 FOR_GOOD = PERMANENT_PREFIX
 """The name of `PERMANENT_PREFIX` before version 0.2.0. Deprecated; removed in 0.3.0."""
 _PERMANENT_SUFFIX = ".kept.json"
+_COMMITTED_SIZE_UNIT = 2048
+"""Records with a commit are filled with spaces to a multiple of this size, and no other record has such a size. So a
+listing tells them apart."""
 _CREATES_MAX = 5
 _INTENT_CHARACTERS_MAX = 4096
 
@@ -85,6 +89,12 @@ def path_of(intent: str) -> str:
 def is_permanent(path: str) -> bool:
     """Return whether a record is permanent, by its path alone, so that a cleanup need not read it."""
     return path.endswith(_PERMANENT_SUFFIX)
+
+
+def is_committed(listed: ObjectInfo) -> bool:
+    """Return whether a record certainly has a commit, by its size alone, so that a cleanup need not read it. Older
+    releases wrote committed records of any size."""
+    return listed.size > 0 and listed.size % _COMMITTED_SIZE_UNIT == 0
 
 
 def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now_ns: int) -> IntentRecord:
@@ -154,15 +164,21 @@ def record_commit(store: Store, record: IntentRecord, summary: CommitSummary, *,
 def read_records(
     store: Store, is_wanted: Callable[[ObjectInfo], bool]
 ) -> tuple[Sequence[tuple[ObjectInfo, IntentRecord]], Sequence[str]]:
-    """Read the records that `is_wanted` selects by path and time of the last change. Return also the paths of those
-    that are damaged. A record that is removed meanwhile is left out."""
-    records, damaged = [], []
-    for listed in filter(is_wanted, load_details(store.list(DIRECTORY))):
+    """Read the records that `is_wanted` selects by path, size and time of the last change. Return also the paths of
+    those that are damaged. A record that is removed meanwhile is left out."""
+
+    def read_one(listed: ObjectInfo) -> IntentRecord | LanceError:
         try:
-            records.append((listed, read_record(store, listed.path)))
-        except NotFound:
-            continue
-        except (Corrupt, Unsupported):
+            return read_record(store, listed.path)
+        except (Corrupt, NotFound, Unsupported) as error:
+            return error
+
+    wanted = list(filter(is_wanted, load_details(store.list(DIRECTORY))))
+    records, damaged = [], []
+    for listed, found in zip(wanted, map_requests(store, read_one, wanted), strict=True):
+        if isinstance(found, IntentRecord):
+            records.append((listed, found))
+        elif not isinstance(found, NotFound):
             damaged.append(listed.path)
     return records, damaged
 
@@ -176,11 +192,13 @@ def _encode(record: IntentRecord) -> bytes:
     members = {name: getattr(record, name) for name in _RECORD_FIELDS}
     members["landing"] = summary and {name: getattr(summary, name) for name in _SUMMARY_FIELDS}
     data = json.dumps(members).encode()
-    if summary is None:  # the commit is added to it later, and a record must never be too large to be read
-        path = path_of(record.intent)
-        INTENT_BYTES.check(len(data) + len(_LARGEST_SUMMARY), path=path)
-        size_guard.check_json(data + _LARGEST_SUMMARY, path=path)
-    return data
+    if summary is not None:
+        return data.ljust(-(-len(data) // _COMMITTED_SIZE_UNIT) * _COMMITTED_SIZE_UNIT)
+    # The commit is added to it later, and a record must never be too large to be read.
+    path = path_of(record.intent)
+    INTENT_BYTES.check(len(data) + len(_LARGEST_SUMMARY) + _COMMITTED_SIZE_UNIT, path=path)
+    size_guard.check_json(data + _LARGEST_SUMMARY, path=path)
+    return data if len(data) % _COMMITTED_SIZE_UNIT else data + b" "
 
 
 def _decode(data: bytes, path: str, intent: str | None = None) -> IntentRecord:

@@ -11,7 +11,7 @@ work is done. A record left by a killed process is ignored after `EXPIRY`, by th
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -21,6 +21,7 @@ from lance_core.errors import Corrupt, LanceError, NotFound, StorageError, Unsup
 from lance_core.format import naming, size_guard
 from lance_core.limits import INTENT_BYTES
 from lance_core.runtime import Runtime
+from lance_core.storage.concurrency import map_requests
 from lance_core.storage.store import ObjectInfo, Store, load_details, read_whole
 
 EXPIRY = timedelta(days=30)
@@ -29,6 +30,7 @@ NOTICE_DIRECTORY = f"{naming.PROJECT_DIRECTORY}/notices"
 FILES_PER_RECORD = 100_000
 """Maximum number of names in one record, so that readers accept its size (`limits.py`)."""
 _Kind = TypeVar("_Kind")
+_Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +87,13 @@ def release(store: Store, path: str) -> None:
 def active_leases(store: Store, *, now: datetime) -> tuple[list[Lease], list[str]]:
     """Read the leases that have not expired. Return also the paths of damaged leases, whose versions and files are
     unknown."""
+    active = (each for each in load_details(store.list(LEASE_DIRECTORY)) if now - each.modified <= EXPIRY)
     leases, damaged = [], []
-    for listed in load_details(store.list(LEASE_DIRECTORY)):
-        if now - listed.modified <= EXPIRY:
-            try:
-                leases.append(read_lease(store, listed.path))
-            except NotFound:
-                continue
-            except (Corrupt, Unsupported):
-                damaged.append(listed.path)
+    for listed, lease in _read_records(store, active, read_lease):
+        if lease is None:
+            damaged.append(listed.path)
+        else:
+            leases.append(lease)
     return leases, damaged
 
 
@@ -114,13 +114,7 @@ def announce_sweep(store: Store, notice: SweepNotice, runtime: Runtime) -> str:
 
 def sweep_notices(store: Store) -> Iterator[tuple[ObjectInfo, SweepNotice | None]]:
     """Read all notices; a damaged one is `None`."""
-    for listed in load_details(store.list(NOTICE_DIRECTORY)):
-        try:
-            yield listed, read_notice(store, listed.path)
-        except NotFound:
-            continue
-        except (Corrupt, Unsupported):
-            yield listed, None
+    yield from _read_records(store, load_details(store.list(NOTICE_DIRECTORY)), read_notice)
 
 
 def read_notice(store: Store, path: str) -> SweepNotice:
@@ -145,6 +139,22 @@ def check_not_being_swept(store: Store, lease: Lease) -> None:
             raise _swept_error(store, listed, f"version {lease.version}", lease.purpose)
         if swept := set(lease.files) & set(notice.files):
             raise _swept_error(store, listed, f"{len(swept)} of its files, such as {min(swept)},", lease.purpose)
+
+
+def _read_records(
+    store: Store, listed: Iterable[ObjectInfo], read: Callable[[Store, str], _Record]
+) -> Iterator[tuple[ObjectInfo, _Record | None]]:
+    """Read records. One that was removed is left out, and a damaged one is `None`."""
+
+    def read_one(info: ObjectInfo) -> tuple[ObjectInfo, _Record | None] | None:
+        try:
+            return info, read(store, info.path)
+        except NotFound:
+            return None
+        except (Corrupt, Unsupported):
+            return info, None
+
+    return (found for found in map_requests(store, read_one, listed) if found is not None)
 
 
 def _swept_error(store: Store, notice: ObjectInfo, subject: str, purpose: str) -> StorageError:

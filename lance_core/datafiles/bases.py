@@ -15,7 +15,15 @@ from lance_core.errors import InvalidInput
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.naming import split_qualified_path
-from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, Store
+from lance_core.storage.concurrency import delete_all, requests_max
+from lance_core.storage.store import (
+    ObjectDetails,
+    ObjectInfo,
+    Put,
+    Store,
+    SupportsBatchDelete,
+    SupportsConcurrency,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ OpenBaseById = Callable[[int], OpenBase]
 
 
 @dataclass(frozen=True, slots=True)
-class BasedStore:
+class BasedStore(SupportsConcurrency, SupportsBatchDelete):
     """Store of a table that also reads from the bases of a version."""
 
     own: Store
@@ -69,6 +77,13 @@ class BasedStore:
 
     def delete(self, path: str) -> None:
         self.own.delete(_check_own(path))
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        delete_all(self.own, map(_check_own, paths))
+
+    @property
+    def requests_max(self) -> int:
+        return requests_max(self.own)
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
         self.own.ensure_durable(list(map(_check_own, paths)))

@@ -15,19 +15,26 @@ wait to be inspected. A detached version is removed, with the files that only it
 `older_than` and the grace period of orphan files, unless a tag names it or a process holds a lease on it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from lance_core import validation
 from lance_core.coordination import progress
 from lance_core.coordination.leases import EXPIRY, SweepNotice, announce_sweep, release, sweep_notices
-from lance_core.errors import InvalidInput, NotFound, StorageError
+from lance_core.errors import InvalidInput, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
-from lance_core.format.manifest import Manifest
-from lance_core.limits import MANIFEST_BYTES
 from lance_core.maintenance import post_cleanup_check
+from lance_core.maintenance.branch_manifests import (
+    KEPT_BYTES_MAX,
+    YOUNG_VERSION_AGE,
+    ListedManifest,
+    ManifestReader,
+    expired_detached,
+    list_manifests,
+)
 from lance_core.maintenance.retention_guards import (
     INTENT_MEMORY,
     abandoned_claims,
@@ -39,28 +46,26 @@ from lance_core.maintenance.retention_guards import (
 )
 from lance_core.progress import track
 from lance_core.runtime import Runtime
-from lance_core.storage.store import ObjectInfo, Put, ReportsClockJumps, load_details, read_whole
+from lance_core.storage.concurrency import ConcurrentCalls, delete_all, map_requests
+from lance_core.storage.store import ObjectInfo, Put, ReportsClockJumps, load_details
 from lance_core.storage.tree_operations import remove_empty_directories
 from lance_core.versions.file_inventory import (
     BranchFiles,
     branch_files_of,
     file_key,
     list_files,
-    references_of,
     references_of_other_branches,
 )
 from lance_core.versions.location import Location, check_manifest_store
-from lance_core.versions.snapshot import Snapshot, list_versions
+from lance_core.versions.snapshot import Snapshot
 
 DEFAULT_ORPHAN_GRACE = timedelta(days=7)
 ORPHAN_GRACE_MIN = timedelta(hours=1)
-YOUNG_VERSION_AGE = timedelta(minutes=1)
-"""Versions younger than this stay: a writer that listed the versions before one of them existed may be about to put the
-same number and would find the number free. A writer that takes longer checks again (`commit/fencing.py`)."""
 SKEW_MAX = timedelta(minutes=5)
 CLOCK_STEP_MAX = timedelta(seconds=20)
 """Step back of the store's clock that a cleanup does not detect: a third of `YOUNG_VERSION_AGE`."""
-_MANIFESTS_PER_BATCH = 100
+_MANIFESTS_PER_BATCH = 1000
+_FILES_PER_BATCH = 10_000
 _PLAUSIBLE_ORPHAN_SHARE = 0.5
 
 
@@ -161,7 +166,8 @@ def expired_versions(base: Snapshot, retention: Retention, *, now: datetime) -> 
     It reads listings and references only and writes nothing, so that `now` comes from the caller's clock.
     """
     branch = branch_files_of(base)
-    modified = {version: age for version, (_path, age) in _list_manifests(branch.location, now=now).items()}
+    listed = list_manifests(branch.location, now=now).versions
+    modified = {version: each.modified for version, each in listed.items()}
     reasons = _reasons_to_keep(branch, modified, retention, now=now)
     return choose_versions(modified, reasons, loaded=base.version, retention=retention, now=now)
 
@@ -175,19 +181,47 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
     """
     dry_run, force = validation.check_flag(dry_run, "dry_run"), validation.check_flag(force, "force")
     check_manifest_store(base.location, base.manifest)
-    clock = _read_store_clock(base.location, runtime)
-    plan = _plan_sweep(base, retention, dry_run, clock.time)
-    if dry_run:
-        return plan.report
-    _check_clock_is_steady(base.location, clock, runtime)
-    if not force:
-        _check_is_plausible(plan)
-    notices = _announce(plan, runtime)
-    put_back = _remove_manifests(plan.branch, plan.manifests, now=plan.now)
-    spared = _find_spared_files(plan, put_back)
-    _remove_files(plan, spared)
-    damaged_notices = _withdraw_notices(plan.location, notices, now=plan.now)
-    _check_remaining_versions(plan, spared, runtime)
+    branch, probe = branch_files_of(base), f"{naming.PROJECT_DIRECTORY}/clock/{runtime.new_uuid().hex}"
+    store = branch.location.store
+    with ConcurrentCalls(store) as calls:
+        try:
+            began_ns = runtime.elapsed_ns()
+            may_list_first = isinstance(branch.location.own_store, ReportsClockJumps)  # a jump is detected anyhow
+            first_listing = calls.start(lambda: _FirstListing.read(branch.location)) if may_list_first else None
+            clock = replace(_read_store_clock(branch.location, probe, runtime), began_ns=began_ns)
+            first_listing = first_listing or calls.start(lambda: _FirstListing.read(branch.location))
+            plan = _plan_sweep(branch, base.version, retention, dry_run, first_listing(), clock.time)
+            if not (dry_run or force):
+                _check_is_plausible(plan)
+            notices = calls.start(lambda: [] if dry_run else _announce(plan, runtime))
+            try:
+                if not dry_run:
+                    _check_clock_is_steady(branch.location, probe, clock, runtime)
+            except BaseException:
+                for notice in notices():
+                    release(store, notice)
+                raise
+        finally:
+            calls.start(lambda: release(store, probe))()
+    return plan.report if dry_run else _sweep(plan, notices(), runtime)
+
+
+def _sweep(plan: "_SweepPlan", notices: Sequence[str], runtime: Runtime) -> CleanupReport:
+    """Remove what is planned and announced, as far as nothing needs it meanwhile."""
+    with ConcurrentCalls(plan.location.store) as calls:
+        needed: list[Callable[[], set[str]]] = []
+        put_back = _remove_manifests(
+            plan.branch,
+            plan.manifests,
+            plan.reader,
+            now=plan.now,
+            after_last=lambda: needed.append(calls.start(lambda: _keys_needed_now(plan))),
+        )
+        spared = _find_spared_files(plan, put_back, needed[0]())
+        _remove_files(plan, spared)
+        withdraw = calls.start(lambda: _withdraw_notices(plan.location, notices, now=plan.now))
+        _check_remaining_versions(plan, spared, runtime)
+        damaged_notices = withdraw()
     report = _report_of_removed(plan, put_back, spared)
     return replace(report, damaged=(*report.damaged, *damaged_notices))
 
@@ -213,10 +247,11 @@ class _SweepPlan:
     """Store time at the start. All ages are relative to it."""
     patience: timedelta
     """Age up to which unfinished work counts as in progress."""
-    versions: Mapping[Version, tuple[str, datetime]]
-    """Versions of the branch at the start, with the path and time of their manifests."""
-    manifests: Mapping[Version, str]
+    versions: Mapping[Version, ListedManifest]
+    """Versions of the branch at the start."""
+    manifests: Mapping[Version, ListedManifest]
     """Manifests to remove, of versions of the branch and of detached versions."""
+    reader: ManifestReader
     files: _SweepSet
     sizes: Mapping[str, int]
     """Sizes of the manifests and files to remove, by path."""
@@ -230,43 +265,86 @@ class _SweepPlan:
         return self.branch.location
 
 
-def _plan_sweep(base: Snapshot, retention: Retention, dry_run: bool, now: datetime) -> _SweepPlan:
-    """Decide what to remove, by ages at a time of the store. This writes nothing."""
-    branch = branch_files_of(base)
-    location = branch.location
-    versions = _list_manifests(location, now=now)
-    modified = {version: age for version, (_path, age) in versions.items()}
-    reasons = _reasons_to_keep(branch, modified, retention, now=now)
-    choice = choose_versions(modified, reasons, loaded=base.version, retention=retention, now=now)
-    age_of_detached = max(retention.older_than, retention.orphan_grace)
-    detached, kept_detached = _expired_detached(location, reasons, older_than=now - age_of_detached)
-    manifests = {version: versions[version][0] for version in choice.versions} | detached
+@dataclass(frozen=True, slots=True)
+class _FirstListing:
+    """Files and manifests that a cleanup reads before it knows the time of the store."""
 
-    retained = (path for version, (path, _age) in versions.items() if version not in manifests)
-    staying = _referenced_keys(location, retained)
-    staying |= references_of_other_branches(branch, ignored=detached.values())
-    leaving = _referenced_keys(location, manifests.values(), own_only=True) - staying
-    in_progress = files_in_progress(location.store, now=now, patience=retention.orphan_grace)
-    files = _find_removable(location, staying | in_progress, leaving, older_than=now - retention.orphan_grace)
+    reader: ManifestReader
+    """Reader of the manifests that existed, which keeps small ones."""
+    files: Sequence[tuple[str, ObjectInfo]]
+    """Files with their keys."""
+
+    @classmethod
+    def read(cls, location: Location) -> "_FirstListing":
+        reader = ManifestReader(location)
+        with ConcurrentCalls(location.store) as calls:
+            files = calls.start(lambda: list(list_files(location)))
+            calls.start(reader.preload)()
+            return cls(reader, files())
+
+
+def _plan_sweep(
+    branch: BranchFiles,
+    loaded: Version,
+    retention: Retention,
+    dry_run: bool,
+    first: _FirstListing,
+    now: datetime,
+) -> _SweepPlan:
+    """Decide what to remove, by ages at a time of the store. This writes nothing."""
+    location, store, reader = branch.location, branch.location.store, first.reader
+    patience_for_claims = _patience_for_claims(retention.orphan_grace)
+    with ConcurrentCalls(store) as calls:
+        list_versions_now = calls.start(lambda: list_manifests(location, now=now))
+        read_in_progress = calls.start(lambda: files_in_progress(store, now=now, patience=retention.orphan_grace))
+        read_claims = calls.start(lambda: tuple(abandoned_claims(location, now=now, patience=patience_for_claims)))
+        read_expired = calls.start(lambda: expired_intents(store, now=now))
+        read_work = calls.start(lambda: expired_work(store, now=now))
+        listed = list_versions_now()
+        reasons = _reasons_to_keep(branch, listed.versions, retention, now=now)
+        in_progress, claims = read_in_progress(), read_claims()
+        expired_records = *read_expired(), *claims, *read_work()
+    modified = {version: each.modified for version, each in listed.versions.items()}
+    choice = choose_versions(modified, reasons, loaded=loaded, retention=retention, now=now)
+    age_of_detached = max(retention.older_than, retention.orphan_grace)
+    detached, kept_detached = expired_detached(listed.detached, reasons, older_than=now - age_of_detached)
+    manifests = {version: listed.versions[version] for version in choice.versions} | detached
+    paths = tuple(manifest.path for manifest in manifests.values())
+
+    retained = (manifest for version, manifest in listed.versions.items() if version not in manifests)
+    staying = reader.referenced_keys(retained)
+    staying |= references_of_other_branches(branch, ignored=[each.path for each in detached.values()])
+    leaving = reader.referenced_keys(manifests.values(), own_only=True) - staying
+    files = _find_removable(first.files, staying | in_progress, leaving, older_than=now - retention.orphan_grace)
     if damaged := damaged_records(in_progress):
         files = replace(files, orphans=())
 
-    claims = tuple(abandoned_claims(location, now=now, patience=_patience_for_claims(retention.orphan_grace)))
     sizes = {info.path: info.size for info in (*files.leaving, *files.orphans)}
-    sizes |= {info.path: info.size for info in map(location.store.head, manifests.values()) if info is not None}
+    sizes |= {manifest.path: manifest.size for manifest in manifests.values()}
     report = CleanupReport(
         dry_run=dry_run,
         versions=choice.versions,
-        files=(*manifests.values(), *(info.path for info in files.leaving)),
+        files=(*paths, *(info.path for info in files.leaving)),
         orphans=tuple(info.path for info in files.orphans),
-        intents=(*expired_intents(location.store, now=now), *claims, *expired_work(location.store, now=now)),
+        intents=expired_records,
         bytes=sum(sizes.values()),
         kept={**choice.kept, **kept_detached},
         detached=tuple(detached),
         damaged=damaged,
         seems_wrong=len(files.orphans) > _PLAUSIBLE_ORPHAN_SHARE * files.known,
     )
-    return _SweepPlan(branch, now, retention.orphan_grace, versions, manifests, files, sizes, claims, report)
+    return _SweepPlan(
+        branch=branch,
+        now=now,
+        patience=retention.orphan_grace,
+        versions=listed.versions,
+        manifests=manifests,
+        reader=reader,
+        files=files,
+        sizes=sizes,
+        claims=claims,
+        report=report,
+    )
 
 
 def _patience_for_claims(orphan_grace: timedelta) -> timedelta:
@@ -292,43 +370,54 @@ def _announce(plan: _SweepPlan, runtime: Runtime) -> list[str]:
     return notices
 
 
-def _find_spared_files(plan: _SweepPlan, put_back: Collection[Version]) -> set[str]:
-    """Return the planned paths that must not be removed.
+def _keys_needed_now(plan: _SweepPlan) -> set[str]:
+    """Return the keys that versions, references and writes that are newer than the plan need.
 
-    Versions, references and writes that are newer than the plan need their files, and so do the versions put back.
-    Leases and work in progress are read first, since a lease is released once its version exists.
-    """
+    Leases and work in progress are read first, since a lease is released once its version exists."""
     location = plan.location
     needed = files_in_progress(location.store, now=plan.now, patience=plan.patience)
-    listed = _list_manifests(location, now=plan.now)
-    newer = [path for version, (path, _age) in listed.items() if version not in plan.versions]
-    needed |= _referenced_keys(location, [*newer, *(plan.manifests[version] for version in put_back)])
-    needed |= references_of_other_branches(plan.branch)
+    with ConcurrentCalls(location.store) as calls:
+        read_other_branches = calls.start(lambda: references_of_other_branches(plan.branch))
+        listed = list_manifests(location, now=plan.now).versions
+        newer = [manifest for version, manifest in listed.items() if version not in plan.versions]
+        return needed | plan.reader.referenced_keys(newer) | read_other_branches()
+
+
+def _find_spared_files(plan: _SweepPlan, put_back: Collection[Version], needed: set[str]) -> set[str]:
+    """Return the planned paths that must not be removed: those of needed keys, and those of the versions put back."""
+    location = plan.location
+    needed = needed | plan.reader.referenced_keys([plan.manifests[version] for version in put_back])
     spared = {info.path for info in (*plan.files.leaving, *plan.files.orphans) if file_key(info.path) in needed}
     if damaged_records(needed):
         spared.update(info.path for info in plan.files.orphans)
     if plan.claims:  # one may have been continued, or committed
         patience = _patience_for_claims(plan.patience)
         spared |= set(plan.claims).difference(abandoned_claims(location, now=plan.now, patience=patience))
-    return spared | {plan.manifests[version] for version in put_back}
+    return spared | {plan.manifests[version].path for version in put_back}
 
 
 def _remove_files(plan: _SweepPlan, spared: Collection[str]) -> None:
     """Remove all planned files that are not spared, and directories that become empty."""
     store, report = plan.location.store, plan.report
-    paths = (*_deletion_order(report.files), *report.orphans, *report.intents)
-    for path in track(paths, "remove files", "files"):
-        if path not in spared:
-            store.delete(path)
-            if path.startswith((naming.INDICES, progress.DIRECTORY)) or path.endswith(".blob"):
-                remove_empty_directories(store, path.rpartition("/")[0])
+    removed = [*(manifest.path for manifest in plan.manifests.values())]  # they are gone already, unless put back
+    files = [path for path in report.files if path not in set(removed)]
+    paths = [path for path in (*_deletion_order(files), *report.orphans, *report.intents) if path not in spared]
+    batches = [paths[start : start + _FILES_PER_BATCH] for start in range(0, len(paths), _FILES_PER_BATCH)]
+    for batch in track(batches, "remove files", "batches of files"):
+        delete_all(store, batch)
+    for directory in {path.rpartition("/")[0]: None for path in paths if _may_leave_directory(path)}:
+        remove_empty_directories(store, directory)
+
+
+def _may_leave_directory(path: str) -> bool:
+    return path.startswith((naming.INDICES, progress.DIRECTORY)) or path.endswith(".blob")
 
 
 def _check_remaining_versions(plan: _SweepPlan, spared: Collection[str], runtime: Runtime) -> None:
     """Check that a sample of the retained versions is still readable, if anything was removed."""
     removed = {path for path in (*plan.report.files, *plan.report.orphans) if path not in spared}
     if removed:
-        retained = [(version, path) for version, (path, _age) in plan.versions.items() if path not in removed]
+        retained = [(version, each.path) for version, each in plan.versions.items() if each.path not in removed]
         removed_keys = {key for path in removed if (key := file_key(path))}
         post_cleanup_check.verify_readable(plan.location, retained, removed_keys, runtime)
 
@@ -359,11 +448,13 @@ def _reasons_to_keep(
     return reasons
 
 
-def _find_removable(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> _SweepSet:
+def _find_removable(
+    files: Sequence[tuple[str, ObjectInfo]], staying: set[str], leaving: set[str], *, older_than: datetime
+) -> _SweepSet:
     """Return the files whose keys are `leaving`, and the unreferenced files that are old enough."""
     removable, orphans = [], []
     known = 0
-    for key, info in list_files(location):
+    for key, info in files:
         known += 1
         if key in staying:
             continue
@@ -382,14 +473,16 @@ class _StoreClock:
     time: datetime
     asked_ns: int
     answered_ns: int
+    began_ns: int = 0
+    """Time at which the cleanup began, perhaps by listing files."""
 
 
-def _check_clock_is_steady(location: Location, before: _StoreClock, runtime: Runtime) -> None:
+def _check_clock_is_steady(location: Location, probe: str, before: _StoreClock, runtime: Runtime) -> None:
     """Raise `StorageError` if the store's clock went back after the cleanup read it: files that were written since then
     look older than they are, and the cleanup may have listed some of them."""
-    after, store = _read_store_clock(location, runtime), location.own_store
+    after, store = _read_store_clock(location, probe, runtime), location.own_store
     elapsed = timedelta(microseconds=(after.asked_ns - before.answered_ns) / 1000)
-    has_jumped = isinstance(store, ReportsClockJumps) and store.has_clock_jumped_since(before.answered_ns)
+    has_jumped = isinstance(store, ReportsClockJumps) and store.has_clock_jumped_since(before.began_ns)
     if has_jumped or after.time - before.time < elapsed - CLOCK_STEP_MAX:
         raise StorageError(
             f"{location.uri}: the clock of the store was set while this cleanup listed the files, so their ages are "
@@ -397,20 +490,16 @@ def _check_clock_is_steady(location: Location, before: _StoreClock, runtime: Run
         )
 
 
-def _read_store_clock(location: Location, runtime: Runtime) -> _StoreClock:
-    """Read the store's clock: the modification time of a file that was just written.
+def _read_store_clock(location: Location, probe: str, runtime: Runtime) -> _StoreClock:
+    """Read the store's clock: the modification time of a file that was just written, which the caller deletes.
 
     Raise `StorageError` if it differs much from the clock of this process: one of the two clocks is wrong. If it is
     that of the store, all ages are wrong.
     """
     store, asked_ns = location.store, runtime.elapsed_ns()
-    probe = f"{naming.PROJECT_DIRECTORY}/clock/{runtime.new_uuid().hex}"
     store.put(probe, b"")
-    try:
-        details = store.head(probe)
-        process_time = datetime.fromtimestamp(runtime.now_ns() / 1e9, UTC)
-    finally:
-        store.delete(probe)
+    details = store.head(probe)
+    process_time = datetime.fromtimestamp(runtime.now_ns() / 1e9, UTC)
     if details is None:
         raise StorageError(f"{store.description} does not show a file that was just written; nothing was removed")
     if abs(details.modified - process_time) > SKEW_MAX:
@@ -422,108 +511,70 @@ def _read_store_clock(location: Location, runtime: Runtime) -> _StoreClock:
     return _StoreClock(details.modified, asked_ns, runtime.elapsed_ns())
 
 
-def _list_manifests(location: Location, *, now: datetime) -> dict[Version, tuple[str, datetime]]:
-    """Return the path and time of the manifest of each version. Raise if both naming schemes occur in the table.
-
-    A listing may omit versions of the last minute, so these are requested by name.
-    """
-    scheme = list_versions(location).scheme
-    manifests = {}
-    for info in load_details(location.store.list(naming.VERSIONS)):
-        if parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]):
-            manifests[parsed[0]] = (info.path, info.modified)
-    settled = (version for version, (_path, age) in manifests.items() if now - age > YOUNG_VERSION_AGE)
-    following = max(settled, default=Version(0))
-    newest = max(manifests, default=following)
-    while following <= newest:
-        following = Version(following + 1)
-        if following not in manifests and (unlisted := location.store.head(naming.manifest_path(following, scheme))):
-            manifests[following] = (unlisted.path, unlisted.modified)
-            newest = max(newest, following)
-    return dict(sorted(manifests.items()))
-
-
-def _expired_detached(
-    location: Location, reasons: Mapping[Version, Sequence[str]], *, older_than: datetime
-) -> tuple[dict[Version, str], dict[Version, tuple[str, ...]]]:
-    """Return the manifests of detached versions that expire, and the versions that are old enough but retained."""
-    expired, retained = {}, {}
-    for info in load_details(location.store.list(naming.VERSIONS)):
-        version = naming.parse_detached_name(info.path.rpartition("/")[2])
-        if version is None or info.modified >= older_than:
-            continue
-        if version in reasons:
-            retained[version] = tuple(reasons[version])
-        else:
-            expired[version] = info.path
-    return expired, retained
-
-
-def _referenced_keys(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
-    """Return the keys of all files that these manifests reference, or only of those in the table itself.
-
-    A manifest that cannot be read ends the cleanup, since its references are unknown. A missing one was removed by
-    another cleanup.
-    """
-    keys: set[str] = set()
-    for path in paths:
-        try:
-            references = references_of(Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path))
-        except NotFound:
-            continue
-        keys |= references.own
-        if not own_only:
-            keys |= references.in_other_bases
-    return keys
-
-
 def _remove_manifests(
-    branch: BranchFiles, paths: Mapping[Version, str], *, now: datetime
+    branch: BranchFiles,
+    manifests: Mapping[Version, ListedManifest],
+    reader: ManifestReader,
+    *,
+    now: datetime,
+    after_last: Callable[[], None],
 ) -> dict[Version, tuple[str, ...]]:
     """Remove the manifests, oldest version first. Return the versions that were not removed or were put back, with the
-    reasons.
+    reasons. Call `after_last` when the last one is removed.
 
     References that this library creates respect the sweep notice. Another engine may create one while its version is
     being removed; the manifest is then put back, byte for byte.
     """
     store = branch.location.store
     put_back: dict[Version, tuple[str, ...]] = {}
-    remaining = sorted(paths)
+    remaining = sorted(manifests)
     while remaining:
-        batch, remaining = remaining[:_MANIFESTS_PER_BATCH], remaining[_MANIFESTS_PER_BATCH:]
+        batch = _next_batch(remaining, manifests)
+        remaining = remaining[len(batch) :]
         reasons = retention_reasons(branch, batch, now=now)
-        removed = {}
-        for version in batch:
-            if version in reasons:
-                put_back[version] = tuple(reasons[version])
-                continue
-            try:
-                removed[version] = read_whole(store, paths[version], MANIFEST_BYTES)
-            except NotFound:
-                continue
-            store.delete(paths[version])
+        put_back |= {version: tuple(reasons[version]) for version in batch if version in reasons}
+        unprotected = [version for version in batch if version not in reasons]
+        contents = map_requests(store, lambda version: reader.read(manifests[version].path), unprotected)
+        removed = {version: data for version, data in zip(unprotected, contents, strict=True) if data is not None}
+        delete_all(store, [manifests[version].path for version in removed])
+        if not remaining:
+            after_last()
         reasons = retention_reasons(branch, batch, now=now)
         for version in removed.keys() & reasons.keys():
-            if store.create(paths[version], removed[version]) is Put.UNKNOWN:
+            path = manifests[version].path
+            if store.create(path, removed[version]) is Put.UNKNOWN:
                 raise StorageError(
                     f"{branch.location.uri}: version {version} was referenced ({', '.join(reasons[version])}) while it "
                     "was being removed, and the store did not confirm that it was put back. No data was removed: put "
-                    f"back {paths[version]} from a backup, or remove the reference"
+                    f"back {path} from a backup, or remove the reference"
                 )
             put_back[version] = tuple(reasons[version])
+    if not manifests:
+        after_last()
     return put_back
+
+
+def _next_batch(versions: Sequence[Version], manifests: Mapping[Version, ListedManifest]) -> Sequence[Version]:
+    """Return the first versions, as many as may be removed between two looks at the references."""
+    total = 0
+    for count, version in enumerate(versions[:_MANIFESTS_PER_BATCH]):
+        total += manifests[version].size
+        if count and total > KEPT_BYTES_MAX:
+            return versions[:count]
+    return versions[:_MANIFESTS_PER_BATCH]
 
 
 def _withdraw_notices(location: Location, own: Collection[str], *, now: datetime) -> list[str]:
     """Remove the sweep notices of this cleanup, and those of killed cleanups whose versions and files are all removed.
     Return the paths of damaged notices, which expire."""
-    for path in own:
-        release(location.store, path)
-    others = [(info, notice) for info, notice in sweep_notices(location.store) if info.path not in own]
+    with ConcurrentCalls(location.store) as calls:
+        for released in [calls.start(partial(release, location.store, path)) for path in own]:
+            released()
+        others = [(info, notice) for info, notice in sweep_notices(location.store) if info.path not in own]
     if not others:
         return []
-    detached, _kept = _expired_detached(location, {}, older_than=datetime.max.replace(tzinfo=UTC))
-    versions = _list_manifests(location, now=now).keys() | detached.keys()
+    listed = list_manifests(location, now=now)
+    versions = listed.versions.keys() | listed.detached.keys()
     keys = {key for key, _info in list_files(location)}
     for info, notice in others:
         is_done = notice is not None and not (versions & set(notice.versions) or keys & set(notice.files))

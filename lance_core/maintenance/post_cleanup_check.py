@@ -7,6 +7,7 @@ a mistake that affects many files, but may miss one that affects a single file; 
 """
 
 from collections.abc import Sequence, Set
+from functools import partial
 from typing import TypeVar
 
 from lance_core.errors import Corrupt, NotFound
@@ -15,13 +16,14 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.runtime import Runtime
+from lance_core.storage.concurrency import map_requests
 from lance_core.storage.store import read_whole
 from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
 
 VERSIONS_CHECKED = 3
 """The newest version, and others at random."""
-FILES_CHECKED = 20
+FILES_CHECKED = 8
 """Files of each of these versions."""
 _T = TypeVar("_T")
 _REQUIRED_DIRECTORIES = (naming.DATA, naming.DELETIONS, naming.INDICES)
@@ -36,13 +38,12 @@ def verify_readable(
     `versions` are the retained ones with the paths of their manifests, the newest last; `removed` has the keys that
     the cleanup removed.
     """
-    for version, path in _sample(versions, VERSIONS_CHECKED, runtime):
-        try:
-            manifest = Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path)
-        except NotFound:
-            continue  # Another cleanup removed it.
-        keys = sorted(key for key in references_of(manifest).required if key.startswith(_REQUIRED_DIRECTORIES))
-        missing = [key for key in _sample(keys, FILES_CHECKED, runtime) if not file_exists(location.store, key)]
+    store, sample = location.store, _sample(versions, VERSIONS_CHECKED, runtime)
+    sampled_keys = list(map_requests(store, lambda version: _sample_keys(location, version[1], runtime), sample))
+    distinct = sorted(set().union(*sampled_keys))
+    exist = dict(zip(distinct, map_requests(store, partial(file_exists, store), distinct), strict=True))
+    for (version, path), keys in zip(sample, sampled_keys, strict=True):
+        missing = [key for key in keys if not exist[key]]
         if missing and location.store.head(path) is not None:
             missing_and_removed = [key for key in missing if key in removed]
             blame = "this cleanup removed it" if missing_and_removed else "this cleanup did not remove it"
@@ -53,6 +54,16 @@ def verify_readable(
                 path=(missing_and_removed or missing)[0],
                 field="fragments",
             )
+
+
+def _sample_keys(location: Location, path: str, runtime: Runtime) -> Sequence[str]:
+    """Return a sample of the files of a version; none if another cleanup removed its manifest."""
+    try:
+        manifest = Manifest.decode(read_whole(location.store, path, MANIFEST_BYTES), path=path)
+    except NotFound:
+        return ()
+    keys = sorted(key for key in references_of(manifest).required if key.startswith(_REQUIRED_DIRECTORIES))
+    return _sample(keys, FILES_CHECKED, runtime)
 
 
 def _sample(items: Sequence[_T], count: int, runtime: Runtime) -> Sequence[_T]:

@@ -5,7 +5,7 @@ Every function reads the store again at each call, since references and leases m
 module writes nothing.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -15,6 +15,7 @@ from lance_core.coordination.leases import LEASE_DIRECTORY, active_leases
 from lance_core.errors import CommitUndecided, NotFound
 from lance_core.format import refs
 from lance_core.format.ids import Version
+from lance_core.storage.concurrency import ConcurrentCalls, map_requests
 from lance_core.storage.store import ObjectInfo, Store
 from lance_core.versions.file_inventory import BranchFiles
 from lance_core.versions.location import Location
@@ -41,14 +42,18 @@ def retention_reasons(
     for lease in leases:
         if lease.version is not None:
             reasons.setdefault(Version(lease.version), []).append(lease.purpose)
-    for name, tag in read_tags(branch_files.root).items():
-        if tag.branch == branch_files.branch:
-            reasons.setdefault(tag.version, []).append(f"tag {name}")
-    for name, branch in read_branches(branch_files.root).items():
-        if branch.parent_branch == branch_files.branch:
-            reasons.setdefault(branch.parent_version, []).append(f"branch {name}")
-    for version, uri in _clones(branch_files.location.store):
-        reasons.setdefault(version, []).append(f"clone {uri}")
+    with ConcurrentCalls(branch_files.root) as calls:
+        tags = calls.start(lambda: read_tags(branch_files.root))
+        branches = calls.start(lambda: read_branches(branch_files.root))
+        clones = calls.start(lambda: _read_clones(branch_files.location.store))
+        for name, tag in tags().items():
+            if tag.branch == branch_files.branch:
+                reasons.setdefault(tag.version, []).append(f"tag {name}")
+        for name, branch in branches().items():
+            if branch.parent_branch == branch_files.branch:
+                reasons.setdefault(branch.parent_version, []).append(f"branch {name}")
+        for version, uri in clones():
+            reasons.setdefault(version, []).append(f"clone {uri}")
     return reasons
 
 
@@ -56,13 +61,20 @@ def files_in_progress(store: Store, *, now: datetime, patience: timedelta) -> se
     """Return the files that are about to be referenced: those of active leases, and those of uncommitted intents and
     of resumable work that were active within `patience`. A damaged lease or record of an intent does not list the
     files that it protects, so its own path is returned instead (`damaged_records`)."""
-    leases, damaged_leases = active_leases(store, now=now)
-    records, damaged = idempotency.read_records(store, lambda listed: now - listed.modified < patience)
+
+    def is_wanted(listed: ObjectInfo) -> bool:
+        return now - listed.modified < patience and not idempotency.is_committed(listed)
+
+    with ConcurrentCalls(store) as calls:
+        read_leases = calls.start(lambda: active_leases(store, now=now))
+        read_intents = calls.start(lambda: idempotency.read_records(store, is_wanted))
+        read_jobs = calls.start(lambda: progress.last_activity(store))
+        (leases, damaged_leases), (records, damaged), jobs = read_leases(), read_intents(), read_jobs()
     files = {*damaged_leases, *damaged, *(file for lease in leases for file in lease.files)}
     for _listed, record in records:
         if record.landing is None:
             files |= record.file_keys
-    for directory, last in progress.last_activity(store).items():
+    for directory, last in jobs.items():
         if now - last < patience:
             fragments = progress.completed_fragments(store, directory)
             files |= {file.qualified_path for fragment in fragments for file in fragment.files[-1:]}
@@ -79,9 +91,17 @@ def damaged_records(files: Collection[str]) -> tuple[str, ...]:
 def expired_intents(store: Store, *, now: datetime) -> list[str]:
     """Return the records of writes that committed so long ago that they will not be repeated, except permanent ones and
     damaged ones, which a person has to judge."""
+    committed: list[str] = []
 
-    records, _damaged = idempotency.read_records(store, lambda listed: _is_quiet(listed, now, INTENT_MEMORY))
-    return [listed.path for listed, record in records if record.landing is not None]
+    def is_wanted(listed: ObjectInfo) -> bool:
+        is_quiet = _is_quiet(listed, now, INTENT_MEMORY)
+        if is_quiet and idempotency.is_committed(listed):
+            committed.append(listed.path)
+            return False
+        return is_quiet
+
+    records, _damaged = idempotency.read_records(store, is_wanted)
+    return sorted((*committed, *(listed.path for listed, record in records if record.landing is not None)))
 
 
 def abandoned_claims(location: Location, *, now: datetime, patience: timedelta) -> list[str]:
@@ -90,7 +110,11 @@ def abandoned_claims(location: Location, *, now: datetime, patience: timedelta) 
     A record stays if a version that followed the claim was removed: the write may have been that version, and only the
     record keeps a repetition from writing again.
     """
-    records, _damaged = idempotency.read_records(location.own_store, lambda listed: _is_quiet(listed, now, patience))
+
+    def is_wanted(listed: ObjectInfo) -> bool:
+        return _is_quiet(listed, now, patience) and not idempotency.is_committed(listed)
+
+    records, _damaged = idempotency.read_records(location.own_store, is_wanted)
     claims = [(listed.path, record) for listed, record in records if record.landing is None]
     numbers = set(list_versions(location).numbers) if claims else set()
     newest = max(numbers, default=Version(0))
@@ -110,10 +134,13 @@ def _is_quiet(listed: ObjectInfo, now: datetime, patience: timedelta) -> bool:
 def expired_work(store: Store, *, now: datetime) -> list[str]:
     """Return the records of resumable work that was last active so long ago that it is considered abandoned."""
     old = [directory for directory, last in progress.last_activity(store).items() if now - last > INTENT_MEMORY]
-    return [info.path for directory in old for info in store.list(directory)]
+    return [info.path for listed in map_requests(store, store.list, old) for info in listed]
 
 
-def _clones(store: Store) -> Iterator[tuple[Version, str]]:
-    for listed in store.list(refs.CLONES):
+def _read_clones(store: Store) -> Sequence[tuple[Version, str]]:
+    def read(listed: ObjectInfo) -> tuple[Version, str] | None:
         with suppress(NotFound):
-            yield read_clone(store, listed.path)
+            return read_clone(store, listed.path)
+        return None
+
+    return [clone for clone in map_requests(store, read, store.list(refs.CLONES)) if clone is not None]

@@ -1,6 +1,7 @@
 """Object store: the `Store` interface on the requests of a `Bucket`. A put is atomic and durable once it is answered.
 
-Idempotent requests are retried with back-off. A `create` is sent once: if its answer is lost, or is 409, the outcome
+Every request takes a slot of the bucket's limiter (`request_limiter.py`). Idempotent requests are retried with
+back-off. A `create` is sent once: if its answer is lost, or is 409, the outcome
 is UNKNOWN, and the caller reads the object to find out. Before the first `create`, `_verify_conditional_put` tests
 that the store honours the condition, because some compatible stores accept the header and put the object regardless.
 """
@@ -14,19 +15,29 @@ from pathlib import Path
 from typing import TypeVar
 
 from lance_core.errors import LanceError, NotFound, StorageError, Unsupported
-from lance_core.storage.buckets.bucket import Bucket, ListedKey, ListingPage
+from lance_core.storage.buckets.bucket import Bucket, DeletesBatches, ListedKey, ListingPage
+from lance_core.storage.concurrency import map_requests
 from lance_core.storage.object_uri import SCHEMES, ObjectUri
 from lance_core.storage.options import Settings, redact
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, RetryPolicy
+from lance_core.storage.request_limiter import BYTES_MAX, REQUESTS_MAX, RequestLimiter, shared_limiter
 from lance_core.storage.secret_references import OptionPairs, StoreOptions
-from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, ReportsClockJumps, SupportsOrderedListing
+from lance_core.storage.store import (
+    ObjectDetails,
+    ObjectInfo,
+    Put,
+    ReportsClockJumps,
+    SupportsBatchDelete,
+    SupportsConcurrency,
+    SupportsOrderedListing,
+)
 
 _T = TypeVar("_T")
 _RETRYABLE = frozenset((RequestErrorKind.UNREACHED, RequestErrorKind.BUSY, RequestErrorKind.LOST))
 _NOT_SENT = frozenset((RequestErrorKind.UNREACHED,))
 PAGE_KEYS_MAX = 1000
 _PROBE_DIRECTORY = "_lance_assets/probe"
-_PROBES_MAX = 5
+_PROBES_MAX = 8
 _verified: set[tuple[str, Settings]] = set()
 """Buckets and settings with which this process has verified conditional puts."""
 
@@ -37,7 +48,7 @@ def forget_verified_buckets() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
+class ObjectStore(SupportsOrderedListing, SupportsConcurrency, SupportsBatchDelete, ReportsClockJumps):
     """Directory `location` of an object store."""
 
     location: ObjectUri
@@ -74,7 +85,9 @@ class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
                 raise NotFound(f"{self._uri(path)} does not exist")
             return b""
         try:
-            return self._send("read", path, lambda bucket, key: bucket.get(key, start, length))
+            return self._send(
+                "read", path, lambda bucket, key: bucket.get(key, start, length), received_max=length or BYTES_MAX
+            )
         except _NoSuchObject as error:
             raise NotFound(f"{self._uri(path)} does not exist") from error
 
@@ -106,7 +119,7 @@ class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
                 return sorted(name for name in names if name)
 
     def put(self, path: str, data: bytes) -> None:
-        self._send("write", path, lambda bucket, key: bucket.put(key, data))
+        self._send("write", path, lambda bucket, key: bucket.put(key, data), sent=len(data))
 
     def create(self, path: str, data: bytes) -> Put:
         self._verify_conditional_put()
@@ -117,6 +130,19 @@ class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
             self._send("delete", path, lambda bucket, key: bucket.delete(key))
         except _NoSuchObject:
             return
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Delete objects in batches, if the service has such a request, and otherwise many at the same time."""
+        bucket = self._bucket
+        if isinstance(bucket, DeletesBatches) and len(paths) > 1 and bucket.deletes_batches:
+            batches = [paths[start : start + bucket.batch_max] for start in range(0, len(paths), bucket.batch_max)]
+            paths = [path for rest in map_requests(self, self._delete_batch, batches) for path in rest]
+        for _ in map_requests(self, self.delete, paths):
+            pass
+
+    @property
+    def requests_max(self) -> int:
+        return self._limiter.requests_max
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
         """Do nothing: an object is durable before its put is answered."""
@@ -153,7 +179,9 @@ class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
 
     def upload_part(self, path: str, upload_id: str, number: int, data: bytes) -> str:
         """Send a part, whose numbers begin with 1, and return the receipt for it."""
-        return self._send("write", path, lambda bucket, key: bucket.upload_part(key, upload_id, number, data))
+        return self._send(
+            "write", path, lambda bucket, key: bucket.upload_part(key, upload_id, number, data), sent=len(data)
+        )
 
     def complete_upload(self, path: str, upload_id: str, receipts: Sequence[str], *, size: int) -> None:
         """Create the object of `size` bytes, or replace it, from its parts. If the answer to the first request is lost,
@@ -191,7 +219,9 @@ class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
     def _create(self, path: str, data: bytes) -> Put:
         key = self.location.key_of(path)
         try:
-            self.retry_policy.run(lambda: self._bucket.create(key, data), retry_on=_NOT_SENT)
+            self.retry_policy.run(
+                lambda: self._limiter.run(lambda: self._bucket.create(key, data), sent=len(data)), retry_on=_NOT_SENT
+            )
         except RequestError as error:
             if error.kind is RequestErrorKind.EXISTS:
                 return Put.EXISTS
@@ -207,10 +237,12 @@ class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
         bucket = (self.location.authority, self.settings)
         if bucket in _verified:
             return
-        for _ in range(_PROBES_MAX):
+        for attempt in range(_PROBES_MAX):
             path = f"{_PROBE_DIRECTORY}/{uuid.uuid4().hex}"
-            first, second = self._create(path, b"first"), self._create(path, b"second")
-            if Put.UNKNOWN in (first, second) or first is Put.EXISTS:
+            first = self._create(path, b"first")
+            second = self._create(path, b"second") if first is Put.CREATED else Put.UNKNOWN
+            if second is Put.UNKNOWN:
+                self.retry_policy.back_off(attempt)
                 continue
             is_honoured = second is Put.EXISTS and self.read(path) == b"first"
             with suppress(LanceError):  # a writer without permission to delete can still commit
@@ -245,11 +277,27 @@ class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
             if continuation is None:
                 return
 
-    def _send(self, action: str, path: str, request: Callable[[Bucket, str], _T]) -> _T:
-        """Return the answer to an idempotent request, with retries. `action` is the verb for messages."""
-        key = self.location.key_of(path)
+    def _delete_batch(self, paths: Sequence[str]) -> Sequence[str]:
+        """Delete a batch of objects. Return those that have to be deleted one by one."""
+        keys = {self.location.key_of(path): path for path in paths}
         try:
-            return self.retry_policy.run(lambda: request(self._bucket, key), retry_on=_RETRYABLE)
+            failed = self._send("delete", paths[0], lambda bucket, _: _delete_keys(bucket, [*keys]))
+        except _BatchRefused:
+            return paths
+        return [keys[key] for key in failed]
+
+    def _send(
+        self, action: str, path: str, request: Callable[[Bucket, str], _T], *, sent: int = 0, received_max: int = 0
+    ) -> _T:
+        """Return the answer to an idempotent request, with retries. `action` is the verb for messages, and the sizes
+        are those of the request and of the largest answer to it."""
+        key = self.location.key_of(path)
+        limiter = self._limiter
+        try:
+            return self.retry_policy.run(
+                lambda: limiter.run(lambda: request(self._bucket, key), sent=sent, received_max=received_max),
+                retry_on=_RETRYABLE,
+            )
         except RequestError as error:
             if error.kind is RequestErrorKind.ABSENT:
                 raise _NoSuchObject from None
@@ -260,6 +308,16 @@ class ObjectStore(SupportsOrderedListing, ReportsClockJumps):
         from lance_core.storage.buckets.client_cache import cached_client  # most processes use no object store
 
         return cached_client(self.location.authority, self.settings)
+
+    @property
+    def _limiter(self) -> RequestLimiter:
+        location, settings = self.location, self.settings
+        return shared_limiter(
+            (location.authority, settings),
+            f"{location.scheme}://{location.authority}",
+            settings.get_int("requests_max", REQUESTS_MAX),
+            settings.get_int("bytes_max", BYTES_MAX),
+        )
 
     def _storage_error(self, action: str, path: str, error: RequestError) -> StorageError:
         advice = {
@@ -285,6 +343,21 @@ def _page_request(
     return lambda bucket, _: bucket.list_page(
         prefix, recursive=recursive, after=after, continuation=continuation, limit=limit
     )
+
+
+def _delete_keys(bucket: Bucket, keys: Sequence[str]) -> Sequence[str]:
+    """Delete a batch of keys. Return those that were not deleted, for a request of their own."""
+    assert isinstance(bucket, DeletesBatches)
+    try:
+        return bucket.delete_batch(keys)
+    except RequestError as error:
+        if error.kind is RequestErrorKind.REFUSED:
+            raise _BatchRefused from error
+        raise
+
+
+class _BatchRefused(Exception):
+    """The service does not delete in batches."""
 
 
 class _NoSuchObject(Exception):

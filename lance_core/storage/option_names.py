@@ -13,6 +13,8 @@ COMMON = {
     "timeout": ("timeout", "request_timeout"),
     "retries": ("client_max_retries", "object_store_client_max_retries"),
     "retry_timeout": ("client_retry_timeout", "object_store_client_retry_timeout"),
+    "requests_max": ("max_concurrent_requests", "object_store_max_concurrent_requests"),
+    "bytes_max": ("max_concurrent_bytes", "object_store_max_concurrent_bytes"),
 }
 S3 = {
     "key_id": ("aws_access_key_id", "access_key_id"),
@@ -26,6 +28,7 @@ S3 = {
     "kms_key": ("aws_sse_kms_key_id", "sse_kms_key_id"),
     "bucket_key": ("aws_sse_bucket_key_enabled", "sse_bucket_key_enabled"),
     "requester_pays": ("aws_request_payer", "request_payer"),
+    "single_deletes": ("aws_disable_bulk_delete", "disable_bulk_delete"),
 }
 GCS = {
     "key_file": (
@@ -94,8 +97,6 @@ CODEC_ONLY = frozenset(
         "aws_disable_tagging",
         "azure_disable_tagging",
         "disable_tagging",
-        "aws_disable_bulk_delete",
-        "disable_bulk_delete",
         "dynamodb_endpoint",
         "expires_at_millis",
         "refresh_offset_millis",

@@ -21,6 +21,7 @@ _FLAGS = (
     "unsigned",
     "bucket_key",
     "requester_pays",
+    "single_deletes",
     "emulator",
 )
 PROVIDER = "provider"
@@ -92,6 +93,9 @@ class Settings:
         """Raise for a malformed value before any client library receives it. The message names the option only."""
         self.get_endpoint()
         self.get_int("retries", 0)
+        for name in ("requests_max", "bytes_max"):
+            if not self.get_int(name, 1):
+                raise InvalidInput(f"the storage option {_public_name(self.scheme, name)} must be at least 1")
         for name in ("connect_timeout", "timeout", "retry_timeout"):
             self.get_seconds(name, 0)
         for name in _FLAGS:

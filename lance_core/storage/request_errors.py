@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from lance_core.storage.request_scope import current_scope
+
 _WAIT_SECONDS_MAX = 10.0
 _CONNECT_RETRIES_MAX = 4
 _T = TypeVar("_T")
@@ -66,7 +68,8 @@ class RetryPolicy:
 
     seconds_max: float = 180.0
     retries_max: int = 10
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] = lambda seconds: current_scope().wait(seconds)
+    """Wait between two attempts. By default it ends when the results are no longer wanted."""
     now: Callable[[], float] = time.monotonic
 
     def back_off(self, attempt: int) -> None:
@@ -86,7 +89,8 @@ class RetryPolicy:
                     if error.kind is RequestErrorKind.UNREACHED
                     else self.retries_max
                 )
-                if error.kind not in retry_on or attempt >= retries_max or self.now() - start >= self.seconds_max:
+                has_ended = self.now() - start >= self.seconds_max or current_scope().is_over()
+                if error.kind not in retry_on or attempt >= retries_max or has_ended:
                     raise
             self.back_off(attempt)
             attempt += 1

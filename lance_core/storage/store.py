@@ -160,3 +160,24 @@ class SupportsCommitLock(ABC):
     @abstractmethod
     def commit_lock(self, directory: str) -> AbstractContextManager[bool]:
         """Hold the lock of a directory. Yield whether it was acquired; the caller may continue without it."""
+
+
+class SupportsConcurrency(ABC):
+    """Store whose calls wait for a network, so that many callers are served as fast as one."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def requests_max(self) -> int:
+        """Maximum number of calls that wait at the same time."""
+
+
+class SupportsBatchDelete(ABC):
+    """Store that deletes many objects in few requests."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Delete objects in any order. Objects that do not exist are no error."""

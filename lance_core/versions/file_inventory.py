@@ -15,6 +15,7 @@ from lance_core.format import ingest_records, naming, refs
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
+from lance_core.storage.concurrency import ConcurrentCalls, map_requests
 from lance_core.storage.store import ObjectInfo, Store, read_whole
 from lance_core.storage.tree_operations import list_temporary_files
 from lance_core.versions.location import Location
@@ -132,8 +133,8 @@ def file_key(path: str) -> str | None:
 def list_files(location: Location) -> Iterator[tuple[str, ObjectInfo]]:
     """Yield every file that has a key, with its key. Manifests have none: they reference files, and nothing
     references them."""
-    for directory in _DIRECTORIES:
-        for info in location.store.walk(directory):
+    for listed in map_requests(location.store, location.store.walk, _DIRECTORIES):
+        for info in listed:
             if (key := file_key(info.path)) is not None:
                 yield key, info
     for info in list_temporary_files(location.own_store, (_REFERENCES, naming.PROJECT_DIRECTORY)):
@@ -169,34 +170,47 @@ def references_of_other_branches(branch_files: BranchFiles, *, ignored: Collecti
     A directory below `tree/` counts as a branch if it holds a manifest, with or without a reference: a branch that is
     being created has no reference yet.
     """
-    keys: set[str] = set()
-    for store, path in _other_manifests(branch_files):
-        if store is branch_files.location.store and path in ignored:
-            continue
+    own_store = branch_files.location.store
+
+    def read(manifest: tuple[Store, ObjectInfo]) -> set[str]:
+        store, listed = manifest
         try:
-            references = references_of(Manifest.decode(read_whole(store, path, MANIFEST_BYTES), path=path))
+            data = read_whole(store, listed.path, MANIFEST_BYTES)
         except NotFound:
-            continue
-        keys |= references.in_other_bases
-        if store is branch_files.location.store:
-            keys |= references.own
+            return set()
+        references = references_of(Manifest.decode(data, path=listed.path))
+        return {*references.in_other_bases, *(references.own if store is own_store else ())}
+
+    manifests = (
+        (store, listed)
+        for store, listed in _other_manifests(branch_files)
+        if store is not own_store or listed.path not in ignored
+    )
+    keys: set[str] = set()
+    for found in map_requests(own_store, read, manifests):
+        keys |= found
     return keys
 
 
-def _other_manifests(branch_files: BranchFiles) -> Iterator[tuple[Store, str]]:
-    for listed in branch_files.location.store.list(naming.VERSIONS):
+def _other_manifests(branch_files: BranchFiles) -> Iterator[tuple[Store, ObjectInfo]]:
+    store, root = branch_files.location.store, branch_files.root
+    with ConcurrentCalls(store) as calls:
+        listed_own = calls.start(lambda: store.list(naming.VERSIONS))
+        listed_main = calls.start(lambda: root.list(naming.VERSIONS) if branch_files.branch is not None else ())
+        listed_tree = calls.start(lambda: root.walk(refs.TREE))
+        own, main, tree = listed_own(), listed_main(), listed_tree()
+    for listed in own:
         name = listed.path.rpartition("/")[2]
         if name.startswith("d") and name.endswith(".manifest"):
-            yield branch_files.location.store, listed.path
-    own = f"{branch_files.own_directory}/{naming.VERSIONS}"
-    if branch_files.branch is not None:
-        for listed in branch_files.root.list(naming.VERSIONS):
-            if _is_manifest(listed.path):
-                yield branch_files.root, listed.path
-    for listed in branch_files.root.walk(refs.TREE):
+            yield store, listed
+    for listed in main:
+        if _is_manifest(listed.path):
+            yield root, listed
+    own_directory = f"{branch_files.own_directory}/{naming.VERSIONS}"
+    for listed in tree:
         directory = listed.path.rpartition("/")[0]
-        if directory.endswith(f"/{naming.VERSIONS}") and directory != own and _is_manifest(listed.path):
-            yield branch_files.root, listed.path
+        if directory.endswith(f"/{naming.VERSIONS}") and directory != own_directory and _is_manifest(listed.path):
+            yield root, listed
 
 
 def _is_manifest(path: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from lance_core import validation
 from lance_core.coordination.leases import Lease, check_not_being_swept
@@ -19,9 +20,12 @@ from lance_core.format.ids import Version
 from lance_core.format.refs import Branch, Tag
 from lance_core.limits import REFERENCE_BYTES
 from lance_core.runtime import Runtime
+from lance_core.storage.concurrency import map_requests
 from lance_core.storage.store import Put, Store, read_whole
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest
+
+_Reference = TypeVar("_Reference")
 
 
 def resolve_version(
@@ -57,20 +61,25 @@ def branch_location(main: Location, branch: str | None) -> Location:
 def read_tags(store: Store) -> dict[str, Tag]:
     """Return all tags by name, in name order. `store` is the one of the main branch. A tag that is deleted after the
     listing is left out."""
-    tags = {}
-    for name, path in list_references(store, refs.TAGS):
-        with suppress(NotFound):
-            tags[name] = _read_tag_file(store, path)
-    return tags
+    return _read_references(store, refs.TAGS, lambda _name, path: _read_tag_file(store, path))
 
 
 def read_branches(store: Store) -> dict[str, Branch]:
     """Return all named branches by name, in name order. `store` is the one of the main branch."""
-    branches = {}
-    for name, path in list_references(store, refs.BRANCHES):
+    return _read_references(store, refs.BRANCHES, lambda name, path: _read_branch_file(store, name, path))
+
+
+def _read_references(store: Store, directory: str, read: Callable[[str, str], _Reference]) -> dict[str, _Reference]:
+    """Read the references in a directory by name. One that is deleted after the listing is left out."""
+
+    def read_one(reference: tuple[str, str]) -> _Reference | None:
         with suppress(NotFound):
-            branches[name] = _read_branch_file(store, name, path)
-    return branches
+            return read(*reference)
+        return None
+
+    references = list_references(store, directory)
+    values = map_requests(store, read_one, references)
+    return {name: value for (name, _path), value in zip(references, values, strict=True) if value is not None}
 
 
 def read_tag(main: Location, name: str) -> Tag:

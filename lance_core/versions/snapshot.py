@@ -5,7 +5,7 @@ The newest version is the highest name in `_versions/`. If its manifest is damag
 it: falling back to an older version would hide rows whose commit was acknowledged.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lance_core.coordination.lru_cache import LruCache
@@ -20,7 +20,7 @@ from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Clone
 from lance_core.format.transaction import Transaction
 from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
-from lance_core.storage.store import SupportsOrderedListing, read_whole
+from lance_core.storage.store import ObjectInfo, SupportsOrderedListing, read_whole
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
@@ -49,7 +49,12 @@ class Versions:
 
 def list_versions(location: Location) -> Versions:
     """List the versions of a table. Raises `Corrupt` if manifests of both naming schemes exist."""
-    names = [listed.path.rpartition("/")[2] for listed in location.store.list(naming.VERSIONS)]
+    return versions_of(location, location.store.list(naming.VERSIONS))
+
+
+def versions_of(location: Location, listed: Iterable[ObjectInfo]) -> Versions:
+    """Return the versions among the listed objects of the directory of manifests, as `list_versions` does."""
+    names = [each.path.rpartition("/")[2] for each in listed]
     parsed = [version for name in names if (version := naming.parse_manifest_name(name))]
     schemes = {scheme for _number, scheme in parsed}
     if len(schemes) > 1:

@@ -2,7 +2,7 @@
 `planted_defects.py`."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,9 +15,10 @@ from lance_core.coordination.leases import Lease, SweepNotice
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.maintenance import cleanup, retention_guards
+from lance_core.maintenance.branch_manifests import ListedManifest, ManifestReader
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.runtime import Runtime
-from lance_core.storage.store import Store
+from lance_core.storage.store import ObjectInfo, Store
 from lance_core.table import branches
 from lance_core.versions import refs
 from lance_core.versions.file_inventory import BranchFiles
@@ -25,11 +26,13 @@ from lance_core.versions.location import Location
 from tests.histories.cooperative_scheduler import current_actor_id
 from tests.histories.defect_patch import DefectPatch
 
+ListedFiles = Sequence[tuple[str, ObjectInfo]]
+
 
 def _use_local_clock_for_ages(patch: pytest.MonkeyPatch) -> None:
     """Ages are measured with the clock of the process, which is two days ahead."""
 
-    def read_store_clock(location: Location, runtime: Runtime) -> object:
+    def read_store_clock(location: Location, probe: str, runtime: Runtime) -> object:
         local = datetime.fromtimestamp(runtime.now_ns() / 1e9, UTC) + timedelta(days=2)
         return cleanup._StoreClock(local, runtime.elapsed_ns(), runtime.elapsed_ns())
 
@@ -78,8 +81,9 @@ def _delete_data_before_manifests(patch: pytest.MonkeyPatch) -> None:
         return sorted(files, key=lambda path: path.startswith(naming.VERSIONS))
 
     def remove_no_manifests(
-        branch: BranchFiles, paths: Mapping[Version, str], *, now: datetime
+        branch: BranchFiles, manifests: object, reader: object, *, now: datetime, after_last: Callable[[], None]
     ) -> dict[Version, tuple[str, ...]]:
+        after_last()
         return {}
 
     patch.setattr(cleanup, "_remove_manifests", remove_no_manifests)
@@ -102,8 +106,8 @@ def _remove_newest_version(patch: pytest.MonkeyPatch) -> None:
 def _skip_grace_period(patch: pytest.MonkeyPatch) -> None:
     original = cleanup._find_removable
 
-    def find_removable(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> object:
-        return original(location, staying, leaving, older_than=older_than + timedelta(days=2))
+    def find_removable(files: ListedFiles, staying: set[str], leaving: set[str], *, older_than: datetime) -> object:
+        return original(files, staying, leaving, older_than=older_than + timedelta(days=2))
 
     patch.setattr(cleanup, "_find_removable", find_removable)
 
@@ -117,19 +121,21 @@ def _announce_no_sweep(patch: pytest.MonkeyPatch) -> None:
 
 def _ignore_concurrent_versions(patch: pytest.MonkeyPatch) -> None:
     """A cleanup does not read the references of the versions that were committed while it ran."""
-    original_referenced_keys, original_clean = cleanup._referenced_keys, cleanup.clean
+    original_referenced_keys, original_clean = ManifestReader.referenced_keys, cleanup.clean
     calls: Counter[int] = Counter()
 
-    def referenced_keys(location: Location, paths: Iterable[str], *, own_only: bool = False) -> set[str]:
+    def referenced_keys(
+        reader: ManifestReader, manifests: Iterable[ListedManifest], *, own_only: bool = False
+    ) -> set[str]:
         actor = current_actor_id()
         calls[actor] += 1
-        return set() if calls[actor] == 3 else original_referenced_keys(location, paths, own_only=own_only)
+        return set() if calls[actor] == 3 else original_referenced_keys(reader, manifests, own_only=own_only)
 
     def clean(*args: object, **options: object) -> CleanupReport:
         calls.pop(current_actor_id(), None)
         return original_clean(*args, **options)  # type: ignore[arg-type]
 
-    patch.setattr(cleanup, "_referenced_keys", referenced_keys)
+    patch.setattr(ManifestReader, "referenced_keys", referenced_keys)
     patch.setattr(cleanup, "clean", clean)
 
 
@@ -137,9 +143,9 @@ def _remove_shared_files(patch: pytest.MonkeyPatch) -> None:
     """A file that a removed version references is removed with it, even if other versions reference it."""
     original = cleanup._find_removable
 
-    def find_removable(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> object:
+    def find_removable(files: ListedFiles, staying: set[str], leaving: set[str], *, older_than: datetime) -> object:
         data_files = {key for key in staying if key.startswith(naming.DATA)}
-        return original(location, staying - data_files, leaving | data_files, older_than=older_than)
+        return original(files, staying - data_files, leaving | data_files, older_than=older_than)
 
     patch.setattr(cleanup, "_find_removable", find_removable)
 
@@ -148,8 +154,8 @@ def _leave_interrupted_cleanup(patch: pytest.MonkeyPatch) -> None:
     """A cleanup does not find the files that a killed cleanup left."""
     original = cleanup._find_removable
 
-    def find_removable(location: Location, staying: set[str], leaving: set[str], *, older_than: datetime) -> object:
-        return replace(original(location, staying, leaving, older_than=older_than), orphans=())
+    def find_removable(files: ListedFiles, staying: set[str], leaving: set[str], *, older_than: datetime) -> object:
+        return replace(original(files, staying, leaving, older_than=older_than), orphans=())
 
     patch.setattr(cleanup, "_find_removable", find_removable)
 
@@ -167,7 +173,7 @@ def _skip_check_for_gaps(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ignore_clock_set_during_cleanup(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cleanup, "_check_clock_is_steady", lambda location, before, runtime: None)
+    patch.setattr(cleanup, "_check_clock_is_steady", lambda location, probe, before, runtime: None)
 
 
 def _ignore_clock_set_during_write(patch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,11 @@ class BucketStore(ObjectStore):
     def _bucket(self) -> Bucket:
         return self.bucket
 
+    @property
+    def requests_max(self) -> int:
+        """Return 1: the requests have an order, in which one of them is stopped."""
+        return 1
+
 
 @dataclass(frozen=True)
 class MemoryBucket:

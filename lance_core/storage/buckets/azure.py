@@ -19,6 +19,7 @@ from lance_core.storage.buckets.bucket import ListedKey, ListingPage
 from lance_core.storage.optional_packages import import_package
 from lance_core.storage.options import Settings
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, kind_of_status
+from lance_core.storage.request_limiter import REQUESTS_MAX
 
 if TYPE_CHECKING:
     from azure.storage.blob import BlobClient, BlobPrefix, BlobProperties, ContainerClient
@@ -43,10 +44,12 @@ class _AzureSdk:
     blob: ModuleType
     errors: ModuleType
     credentials: ModuleType
+    transport: ModuleType
 
     @classmethod
     def load(cls) -> "_AzureSdk":
-        names = ("azure.storage.blob", "azure.core.exceptions", "azure.core.credentials")
+        core = ("azure.core.exceptions", "azure.core.credentials", "azure.core.pipeline.transport")
+        names = ("azure.storage.blob", *core)
         return cls(*(import_package(name, extra="azure", needed_for="a table at az://") for name in names))
 
 
@@ -85,9 +88,7 @@ class AzureBucket:
             account_url=_account_url(account, settings),
             container_name=container,
             credential=_credential(account, settings, sdk),
-            connection_timeout=settings.get_seconds("connect_timeout", _CONNECT_SECONDS),
-            read_timeout=settings.get_seconds("timeout", _ANSWER_SECONDS),
-            connection_verify=not settings.get_flag("allow_invalid_certificates"),
+            transport=_transport(_account_url(account, settings), settings, sdk),
             max_single_put_size=_SINGLE_PUT_BYTES_MAX,
             retry_total=0,
             raw_response_hook=lambda answer: dates.record_header(answer.http_response.headers.get("Date")),
@@ -225,6 +226,18 @@ def _account_url(account: str, settings: Settings) -> str:
     if settings.get_flag("emulator"):
         return os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000").rstrip("/") + f"/{account}"
     return settings.get_endpoint() or f"https://{account}.blob.core.windows.net"
+
+
+def _transport(url: str, settings: Settings, sdk: _AzureSdk) -> object:
+    """Return the HTTP transport, with as many connections as requests may be in flight; its default is 10."""
+    transport = sdk.transport.RequestsTransport(
+        connection_timeout=settings.get_seconds("connect_timeout", _CONNECT_SECONDS),
+        read_timeout=settings.get_seconds("timeout", _ANSWER_SECONDS),
+        connection_verify=not settings.get_flag("allow_invalid_certificates"),
+    )
+    transport.open()
+    transport.session.get_adapter(url).init_poolmanager(1, settings.get_int("requests_max", REQUESTS_MAX))
+    return cast(object, transport)
 
 
 def _credential(account: str, settings: Settings, sdk: _AzureSdk) -> object:

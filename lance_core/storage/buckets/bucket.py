@@ -4,11 +4,12 @@ A call sends one request, once, and raises only `RequestError`. A page of a list
 Implementations are thread-safe.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from lance_core.storage.answer_dates import AnswerDates
 
@@ -84,3 +85,20 @@ class Bucket(Protocol):
 
     def copy(self, key: str, to: str) -> None:
         """Copy an object within the bucket, without downloading it."""
+
+
+class DeletesBatches(ABC):
+    """Bucket of a service with a request that deletes many objects."""
+
+    __slots__ = ()
+    batch_max: ClassVar[int]
+    """Maximum number of keys in one request."""
+
+    @property
+    @abstractmethod
+    def deletes_batches(self) -> bool:
+        """Return true if the settings allow that request, and the service has not refused it."""
+
+    @abstractmethod
+    def delete_batch(self, keys: Sequence[str]) -> Sequence[str]:
+        """Delete objects. Return the keys that the answer reports as not deleted."""

@@ -9,20 +9,21 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from lance_core.storage.answer_dates import AnswerDates
-from lance_core.storage.buckets.bucket import ListedKey, ListingPage
+from lance_core.storage.buckets.bucket import DeletesBatches, ListedKey, ListingPage
 from lance_core.storage.optional_packages import import_package
 from lance_core.storage.options import Settings
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, kind_of_status
+from lance_core.storage.request_limiter import REQUESTS_MAX
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
 _T = TypeVar("_T")
-_CONNECTIONS_MAX = 32
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
 _REGION = "us-east-1"
@@ -62,8 +63,10 @@ class _S3Sdk:
 
 
 @dataclass(frozen=True, slots=True)
-class S3Bucket:
+class S3Bucket(DeletesBatches):
     """Bucket of Amazon S3 or of a compatible service."""
+
+    batch_max: ClassVar[int] = 1000
 
     name: str
     settings: Settings
@@ -74,6 +77,8 @@ class S3Bucket:
     _put_arguments: dict[str, object] = field(repr=False)
     """Further arguments of requests that write an object."""
     dates: AnswerDates = field(default_factory=AnswerDates, repr=False)
+    _batches_refused: Event = field(default_factory=Event, repr=False)
+    """Set when the service has refused to delete a batch, as some compatible services do."""
 
     @classmethod
     def open(cls, authority: str, settings: Settings) -> "S3Bucket":
@@ -156,6 +161,20 @@ class S3Bucket:
     def delete(self, key: str) -> None:
         self._run(lambda: self._client.delete_object(Key=key, **self._object_arguments))
 
+    @property
+    def deletes_batches(self) -> bool:
+        return not (self._batches_refused.is_set() or self.settings.get_flag("single_deletes"))
+
+    def delete_batch(self, keys: Sequence[str]) -> Sequence[str]:
+        deletion = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        try:
+            answer = self._run(lambda: self._client.delete_objects(Delete=deletion, **self._object_arguments))
+        except RequestError as error:
+            if error.kind is RequestErrorKind.REFUSED and error.detail != "NoSuchBucket":
+                self._batches_refused.set()
+            raise
+        return [failed["Key"] for failed in answer.get("Errors", ()) if failed.get("Code") != "NoSuchKey"]
+
     def download(self, key: str, to: Path) -> None:
         self._run(lambda: self._client.download_file(self.name, key, str(to)))
 
@@ -206,7 +225,7 @@ def _config(settings: Settings, endpoint: str | None, sdk: _S3Sdk) -> dict[str, 
         "connect_timeout": settings.get_seconds("connect_timeout", _CONNECT_SECONDS),
         "read_timeout": settings.get_seconds("timeout", _ANSWER_SECONDS),
         "retries": {"total_max_attempts": 1},
-        "max_pool_connections": _CONNECTIONS_MAX,
+        "max_pool_connections": settings.get_int("requests_max", REQUESTS_MAX),
     }
     if settings.get_flag("virtual_hosted"):
         config["s3"] = {"addressing_style": "virtual"}

@@ -24,8 +24,17 @@ from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
+from lance_core.storage.concurrency import delete_all, requests_max
 from lance_core.storage.manifest_stores.manifest_store import Entry, ManifestStore, check_entry
-from lance_core.storage.store import ObjectInfo, Put, Store, SupportsOrderedListing, read_whole
+from lance_core.storage.store import (
+    ObjectInfo,
+    Put,
+    Store,
+    SupportsBatchDelete,
+    SupportsConcurrency,
+    SupportsOrderedListing,
+    read_whole,
+)
 
 _ATTEMPTS_MAX = 5
 _unconditional_stores: set[str] = set()
@@ -58,7 +67,7 @@ class _Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class TwoPhaseStore(SupportsOrderedListing):
+class TwoPhaseStore(SupportsOrderedListing, SupportsConcurrency, SupportsBatchDelete):
     """Store `table_store`, with manifests reserved in `manifest_store` under `table_key`."""
 
     table_store: Store
@@ -123,6 +132,16 @@ class TwoPhaseStore(SupportsOrderedListing):
             if not entry.is_final:
                 self.table_store.delete(slot.root + entry.path)
         self.table_store.delete(path)
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            if self._slot_of(path) is not None:
+                self.delete(path)
+        delete_all(self.table_store, [path for path in paths if self._slot_of(path) is None])
+
+    @property
+    def requests_max(self) -> int:
+        return requests_max(self.table_store)
 
     def ensure_durable(self, paths: Sequence[str]) -> None:
         self.table_store.ensure_durable(paths)

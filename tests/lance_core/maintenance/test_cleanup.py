@@ -733,7 +733,7 @@ def test_a_lease_released_by_its_commit_leaves_no_gap(uri: str) -> None:
         release(local, leases_acquired[0])
 
     faults = [
-        Fault(on_call("walk", "data"), "", acquire_lease),
+        Fault(on_call("put", leases.NOTICE_DIRECTORY), "", acquire_lease),
         Fault(on_call("read", leases.LEASE_DIRECTORY), "", commit_and_release),
     ]
     location = Location(uri, FaultyStore(local, faults), LanceCodec(local))
