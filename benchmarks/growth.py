@@ -100,14 +100,14 @@ def _append_wide_by_pylance(path: str) -> Call:
 
 
 def _upsert_wide(path: str) -> Call:
-    rows = _wide_rows(len(Table.open(path).schema.names), _ROWS_PER_FILE, first=_ROWS_PER_FILE // 2)
+    rows = _wide_rows(len(Table.open(path).schema.names), _ROWS_PER_FILE, first=3 * _ROWS_PER_FILE // 2)
     return lambda: Table.open(path, durable=False).upsert(rows, on="c0")
 
 
 def _upsert_wide_by_pylance(path: str) -> Call:
     import lance
 
-    rows = _wide_rows(len(Table.open(path).schema.names), _ROWS_PER_FILE, first=_ROWS_PER_FILE // 2)
+    rows = _wide_rows(len(Table.open(path).schema.names), _ROWS_PER_FILE, first=3 * _ROWS_PER_FILE // 2)
 
     def upsert() -> object:
         merge = lance.dataset(path).merge_insert("c0").when_matched_update_all().when_not_matched_insert_all()

@@ -51,6 +51,7 @@ _DEFAULT = (
     "cleanup of 99 versions",
     "fsck, 100 versions",
     "sensor tick of an idle table",
+    "sensor tick of 20 idle tables",
     "commit 10,000 new files, table open",
 )
 _THROTTLED = (
@@ -175,9 +176,9 @@ class _Runner:
         return CallFigures(counts=errors, peaks={**peaks, "in flight": observed.in_flight_max})
 
     def facts(self) -> Facts:
-        """Return the size of the table, unless throttling may have ended the last call."""
+        """Return the size of the table if there is one, and throttling cannot have ended the last call."""
         assert self._address is not None
-        if self.is_throttled:
+        if self.is_throttled or self.kind in tables.LAKES:
             return {}
         table = self._address.ours()
         return {"rows": table.count_rows(), "columns": len(table.schema.names)}

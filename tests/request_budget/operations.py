@@ -16,7 +16,7 @@ from typing import Any
 import lance
 import numpy as np
 
-from lance_core import Table
+from lance_core import Table, find_tables
 from lance_core.operations import Append, DataFile, Fragment
 from lance_core.storage.object_store import forget_verified_buckets
 from tests.request_budget import tables
@@ -152,10 +152,20 @@ def _commit_new_files_by_pylance(kind: TableKind) -> Prepare:
     return prepare
 
 
-def _idle_tick(at: TableAddress) -> AbstractContextManager[Call]:
-    from tests.request_budget.sensor_ticks import idle_tick
+def _idle_tick(kind: TableKind) -> Prepare:
+    """Evaluate a sensor of all tables of the kind, which has recorded their versions before."""
 
-    return idle_tick(at.uri, at.options)
+    def prepare(at: TableAddress) -> AbstractContextManager[Call]:
+        from tests.request_budget.sensor_ticks import idle_tick
+
+        names = tables.LAKES.get(kind, ())
+        return idle_tick([f"{at.uri}/{name}" for name in names] or [at.uri], at.options)
+
+    return prepare
+
+
+def _find_tables(at: TableAddress) -> Call:
+    return lambda: find_tables(at.uri, storage_options=at.options)
 
 
 _LOOKUP, _OTHER_LOOKUP = "key = 4001", "key = 4003"
@@ -426,7 +436,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("fsck, 10 versions", TableKind.FEW_VERSIONS, _ours(lambda t: t.fsck())),
     Operation("fsck, 100 versions", TableKind.VERSIONS, _ours(lambda t: t.fsck()), is_long=True),
     Operation("survey for maintenance, 100 versions", TableKind.VERSIONS, _ours(lambda t: t.survey())),
-    Operation("sensor tick of an idle table", TableKind.FEW_VERSIONS, _idle_tick),
+    Operation("sensor tick of an idle table", TableKind.FEW_VERSIONS, _idle_tick(TableKind.FEW_VERSIONS)),
+    Operation("sensor tick of 20 idle tables", TableKind.LAKE, _idle_tick(TableKind.LAKE)),
+    Operation("find 20 tables", TableKind.LAKE, _find_tables),
 )
 
 LARGE_OPERATIONS: tuple[Operation, ...] = (
@@ -455,6 +467,7 @@ LARGE_OPERATIONS: tuple[Operation, ...] = (
         _commit_new_files_by_pylance(TableKind.MANY_NEW_FILES),
         is_long=True,
     ),
+    Operation("sensor tick of 1,000 idle tables", TableKind.LARGE_LAKE, _idle_tick(TableKind.LARGE_LAKE), is_long=True),
 )
 """Operations that benchmarks measure, and that have no budget."""
 

@@ -6,7 +6,7 @@ Their versions are a day old, and their rows are the same in each run.
 import enum
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,12 +38,19 @@ class TableKind(enum.Enum):
     TEXTS = "1,000 texts with INVERTED"
     MANY_VERSIONS = "1,000 such versions"
     INTENTS = "10 versions, each an append with an intent"
+    LAKE = "20 tables of one version below a prefix"
+    LARGE_LAKE = "1,000 such tables"
     NEW_FILES = "one fragment, and 100 files that no version references yet"
     MANY_NEW_FILES = "one fragment, and 10,000 such files"
 
 
 NEW_FILES: Mapping[TableKind, int] = {TableKind.NEW_FILES: 100, TableKind.MANY_NEW_FILES: 10_000}
 """Number of unreferenced data files of a table."""
+LAKES: Mapping[TableKind, tuple[str, ...]] = {
+    kind: tuple(f"table-{number:04}" for number in range(count))
+    for kind, count in ((TableKind.LAKE, 20), (TableKind.LARGE_LAKE, 1_000))
+}
+"""Names of the tables below a prefix."""
 
 
 def rows(count: int, first: int = 0) -> pa.Table:
@@ -79,6 +86,8 @@ def build(kind: TableKind, place: Path) -> Mapping[str, Path]:
         shared = _build_versions(place / "shared", FEW_VERSIONS, lambda number: f"load {number}")
     elif kind is TableKind.MANY_VERSIONS:
         shared = _build_versions(place / "shared", MANY_VERSIONS, lambda number: None)
+    elif kind in LAKES:
+        shared = _build_lake(place / "shared", LAKES[kind])
     elif kind in NEW_FILES:
         shared = _build_with_new_files(place / "shared", NEW_FILES[kind])
     elif kind is TableKind.FRAGMENTS:
@@ -118,6 +127,12 @@ def _build_with_new_files(path: Path, count: int) -> Path:
     (first,) = (path / "data").iterdir()
     for number in range(count):
         os.link(first, path / "data" / name_of_new_file(number))
+    return path
+
+
+def _build_lake(path: Path, names: Sequence[str]) -> Path:
+    for name in names:
+        _create(path / name, rows(10))
     return path
 
 
