@@ -28,6 +28,7 @@ def text_search(
     columns: str | Sequence[str] | None = None,
     filter: str | None = None,
     select: Sequence[str] | None = None,
+    highlight: bool = False,
     exact: bool = False,
     version: int | None = None,
     tag: str | None = None,
@@ -41,8 +42,9 @@ def text_search(
     """Return each row of `query_df` with the `k` rows of the table that match its `query` best.
 
     `query` is a column of texts, or of queries in JSON. The result has the columns of `query_df`, the `select` columns
-    of the table (all by default) and `_score`, a row for each match, best first. A row whose query is null, or that
-    matches nothing, is left out. The other arguments are those of `Table.text_search`.
+    of the table (all by default) and `_score`, a row for each match, best first, and with `highlight=True` also
+    `_highlights`. A row whose query is null, or that matches nothing, is left out. The other arguments are those of
+    `Table.text_search`.
 
     The DataFrame is pinned to the newest version of the table, or to the one that a number or a tag names. Repartition
     `query_df` to use more workers; what a worker reads of the index stays in its memory, up to 512 MiB.
@@ -54,7 +56,10 @@ def text_search(
         uri, version, tag, branch, storage_options, manifest_store, tuple(bases), verify, trusted=trusted
     ).snapshot()
     request, stored = text_queries.plan_text_queries(
-        base, text_queries.request_of(k, columns, filter, select, exact=exact), query_df.columns, query
+        base,
+        text_queries.request_of(k, columns, filter, select, highlight=highlight, exact=exact),
+        query_df.columns,
+        query,
     )
     if not isinstance(query_df.schema[query].dataType, T.StringType):
         found = query_df.schema[query].dataType.simpleString()

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import InvalidInput
+from lance_core.index.text.highlights import HIGHLIGHTS, HIGHLIGHTS_TYPE
 from lance_core.index.text.text_search import SCORE, check_request, explain_search, result_columns, search
 from lance_core.scan.plan import plan_scan
 from lance_core.tasks.partitioning import VersionHeader
@@ -86,16 +87,23 @@ def plan_text_queries(
         raise InvalidInput(
             f"{uri}: both sides have a column {common[0]!r}; rename that of the frame, or choose select= of the table"
         )
-    fields = [pa.field(SCORE, pa.float32()) if name == SCORE else _stored_field(base, name) for name in names]
+    added = {SCORE: pa.float32(), HIGHLIGHTS: HIGHLIGHTS_TYPE}
+    fields = [pa.field(name, added[name]) if name in added else _stored_field(base, name) for name in names]
     return replace(request, select=names), pa.schema(fields)
 
 
 def request_of(
-    k: int, columns: str | Sequence[str] | None, filter: str | None, select: Sequence[str] | None, *, exact: bool
+    k: int,
+    columns: str | Sequence[str] | None,
+    filter: str | None,
+    select: Sequence[str] | None,
+    *,
+    highlight: bool,
+    exact: bool,
 ) -> TextRequest:
     """Return a request whose query each row of a frame replaces."""
     searched = None if columns is None else column_names(columns, "columns")
-    return TextRequest(Match(""), k, searched, filter, select, False, exact)
+    return TextRequest(Match(""), k, searched, filter, select, highlight, exact)
 
 
 def _stored_field(base: Snapshot, name: str) -> pa.Field:
