@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lance_core.datafiles.codec import DataCodec, FileReader, FileWriter
+from lance_core.datafiles.codec import DataCodec, FileReader, FileToRead, FileWriter, JoinedFiles
 from lance_core.errors import InvalidInput
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
@@ -114,6 +114,12 @@ class BasedCodec:
         else:
             base = self.base(base_id)
             base.codec.verify(base.path(inner), checksum)
+
+    def join(self, files: Sequence[FileToRead], columns: Sequence[str]) -> JoinedFiles | None:
+        """Join files of the table itself."""
+        if any(split_qualified_path(file.path)[0] is not None for file in files):
+            return None
+        return self.own.join(files, columns)
 
     def open(
         self,

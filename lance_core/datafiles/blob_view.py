@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lance_core.datafiles.column_layout import columns_of, is_blob
-from lance_core.datafiles.file_footer import FOOTER as _FOOTER
-from lance_core.datafiles.file_footer import MAGIC as _MAGIC
-from lance_core.datafiles.file_footer import SPAN as _SPAN
 from lance_core.errors import Corrupt
+from lance_core.format.file_footer import FOOTER as _FOOTER
+from lance_core.format.file_footer import MAGIC as _MAGIC
+from lance_core.format.file_footer import SPAN as _SPAN
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.schema import Field, TableSchema
 

@@ -83,6 +83,24 @@ class FileReader(Protocol):
         """Return the bytes of each column in each range of rows; `None` if only `read` can read one of them."""
 
 
+class JoinedFiles(FileReader, Protocol):
+    """Reader for the rows of several files, one after another."""
+
+    @property
+    def row_counts(self) -> Sequence[int]:
+        """Number of rows of each file."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileToRead:
+    """A file with what the table records about it."""
+
+    path: str
+    size: int | None
+    field_count: int = 0
+    """Number of fields that it stores; 0 if unknown."""
+
+
 class DataCodec(Protocol):
     """Factory for writers and readers."""
 
@@ -90,6 +108,10 @@ class DataCodec(Protocol):
 
     def verify(self, path: str, checksum: FileChecksum | None) -> None:
         """Compare a file with its recorded checksum, if the table was opened so, and raise `Corrupt` if it differs."""
+
+    def join(self, files: "Sequence[FileToRead]", columns: Sequence[str]) -> "JoinedFiles | None":
+        """Read columns of several files, to be decoded in one call; `None` if the files have to be opened one by
+        one."""
 
     def open(
         self,

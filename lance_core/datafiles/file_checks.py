@@ -14,28 +14,37 @@ decoded in Python with their own checks. Start with `check_file`.
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
-from lance_core.datafiles.file_footer import FOOTER, MAGIC, SPAN
 from lance_core.errors import Corrupt, NotFound, StorageError
 from lance_core.format.column_metadata import FileBounds, OffsetsPage, check_columns
 from lance_core.format.file_descriptor import FileDescriptor
+from lance_core.format.file_footer import FOOTER, MAGIC, SPAN
 from lance_core.format.fragment import StorageVersion
+from lance_core.format.page_view import FilePages
 from lance_core.format.plain_values import PlainPage
 from lance_core.format.repetition_index import RepetitionPage
 from lance_core.limits import FIELDS, FILE_METADATA_BYTES
 from lance_core.storage.local import LocalStore
+from lance_core.storage.lru_cache import LruCache
 from lance_core.storage.store import Store
 
 _TAIL_BYTES = 8192
-_OBJECT_TAIL_BYTES = 65_536
+OBJECT_TAIL_BYTES = 65_536
 """As much as the codec itself reads first. Small files are then checked completely by one request."""
-_CHECKED_FILES_MAX = 50_000
+METADATA_BYTES_MAX = 128 << 20
+_METADATA_FACTOR = 4
+"""Memory that the facts about a file take, in proportion to its metadata."""
+_METADATA_BASE_BYTES = 1024
 _VERSIONS = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2), StorageVersion(2, 3))
+ReadRange = Callable[[int, int], bytes]
+"""Function that reads a number of bytes of a file from a position."""
 _Identity = tuple[int, int, int, int]
-_checked_files: "dict[tuple[str, str], tuple[_Identity, CheckedFile]]" = {}
-"""Files that have passed the checks, with what identifies their content."""
+FILE_CACHE: "LruCache[tuple[str, str], tuple[_Identity, CheckedFile]]" = LruCache(METADATA_BYTES_MAX)
+"""Files that have passed the checks, with what identifies their content: their metadata is read once per process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,8 @@ class CheckedFile:
     """Serialized schema; files with equal bytes have the same schema. `None` if the file was not read."""
     is_plausible: bool = True
     """`False` if the metadata does not prove how much memory the decoder needs."""
+    pages: FilePages | None = None
+    """Pages of the file; `None` if it is not plausible, has another format, or was not read."""
     plain_columns: Mapping[int, tuple[PlainPage, ...]] = field(default_factory=dict)
     """Pages of the columns of numbers that are stored unchanged, by the number of the column."""
     _pages: tuple[tuple[str, OffsetsPage | RepetitionPage], ...] = ()
@@ -62,12 +73,15 @@ class CheckedFile:
     def check_offsets(self, store: Store, path: str, columns: Collection[str]) -> None:
         """Raise `Corrupt` if the offsets of lists or texts in these columns, or the repetition indices of lists, are
         damaged: the codec would end the process."""
-        if not self._pages:
-            return
+        if self._pages:
+            self.check_offsets_by(partial(store.read, path), f"{store.description}/{path}", columns)
+
+    def check_offsets_by(self, read: ReadRange, path: str, columns: Collection[str]) -> None:
+        """Check the same by a function that reads a range of the file."""
         names = {name.partition(".")[0] for name in columns} | {*columns, ""}
         for name, page in self._pages:
             if name in names and name not in self._checked_columns:
-                page.check(store.read(path, page.position, page.byte_count), path=f"{store.description}/{path}")
+                page.check(read(page.position, page.byte_count), path=path)
         self._checked_columns.update(names)
 
 
@@ -87,20 +101,40 @@ def check_file(store: Store, path: str, size: int | None = None, *, is_vouched: 
 def _check_object(store: Store, path: str, size: int | None) -> CheckedFile:
     """Check a file of an object store. Names are never used again, so a name identifies its content."""
     key = store.description, path
-    known = _checked_files.get(key)
+    known = FILE_CACHE.get(key)
     if known is not None and size in (None, known[0][2]):
         return known[1]
     where = f"{store.description}/{path}"
     actual_size = _size_of_object(store, path, where) if size is None else size
-    start = max(0, actual_size - _OBJECT_TAIL_BYTES)
+    tail, _ = read_object_tail(store, path, actual_size)
+    return check_object_tail(store, path, actual_size, tail, partial(store.read, path))
+
+
+def known_object(store: Store, path: str, size: int) -> CheckedFile | None:
+    """Return the facts about a file of an object store, if this process has checked it."""
+    known = FILE_CACHE.get((store.description, path))
+    return known[1] if known is not None and known[0][2] == size else None
+
+
+def read_object_tail(
+    store: Store, path: str, size: int, read: ReadRange | None = None, length: int = OBJECT_TAIL_BYTES
+) -> tuple[bytes, int]:
+    """Return the end of an object of this size, and its position. Raise `Corrupt` if it has another size."""
+    start = max(0, size - length)
     # One byte more than the object should have, so that a longer one is detected.
-    tail = store.read(path, start, actual_size - start + 1)
-    if len(tail) != actual_size - start:
-        longer_or_shorter = _size_of_object(store, path, where)
-        raise Corrupt(f"has {longer_or_shorter} bytes, but the table records {size}", path=where, field="size")
-    identity = (0, 0, actual_size, 0)
-    checked = _check_content(_Tail(tail, lambda at, length: store.read(path, at, length), actual_size, where), identity)
-    _remember(key, identity, checked)
+    tail = (partial(store.read, path) if read is None else read)(start, size - start + 1)
+    if len(tail) != size - start:
+        where = f"{store.description}/{path}"
+        actual_size = _size_of_object(store, path, where)
+        raise Corrupt(f"has {actual_size} bytes, but the table records {size}", path=where, field="size")
+    return tail, start
+
+
+def check_object_tail(store: Store, path: str, size: int, tail: bytes, read: ReadRange) -> CheckedFile:
+    """Check a file of an object store, whose last bytes have been read."""
+    identity = (0, 0, size, 0)
+    checked = _check_content(_Tail(tail, read, size, f"{store.description}/{path}"), identity)
+    _remember((store.description, path), identity, checked)
     return checked
 
 
@@ -112,32 +146,38 @@ def _size_of_object(store: Store, path: str, where: str) -> int:
 
 
 def _check_local_file(store: LocalStore, path: str, size: int | None) -> CheckedFile:
+    with open_checked_file(store, path, size) as (_, checked):
+        return checked
+
+
+@contextmanager
+def open_checked_file(store: LocalStore, path: str, size: int | None) -> Iterator[tuple[int, CheckedFile]]:
+    """Open a local file that passes the checks, for a block of code that reads from its descriptor."""
     where = f"{store.description}/{path}"
     try:
         with store.open_regular_file(path) as (descriptor, actual_size):
             if size is not None and actual_size != size:
                 raise Corrupt(f"has {actual_size} bytes, but the table records {size}", path=where, field="size")
-            status = os.fstat(descriptor)
+            identity = _identity_of(os.fstat(descriptor))
             key = store.description, path
-            identity = _identity_of(status)
-            known = _checked_files.get(key)
+            known = FILE_CACHE.get(key)
             if known is not None and known[0] == identity:
-                return known[1]
+                yield descriptor, known[1]
+                return
             tail = os.pread(descriptor, _TAIL_BYTES, max(0, actual_size - _TAIL_BYTES))
             file = _Tail(tail, lambda at, length: os.pread(descriptor, length, at), actual_size, where)
             checked = _check_content(file, identity)
+            _remember(key, identity, checked)
+            yield descriptor, checked
     except FileNotFoundError as error:
         raise NotFound(f"data file {where} does not exist") from error
     except OSError as error:
         raise StorageError(f"could not read {where}: {error.strerror or error}") from error
-    _remember(key, identity, checked)
-    return checked
 
 
 def _remember(key: tuple[str, str], identity: _Identity, checked: CheckedFile) -> None:
-    if len(_checked_files) >= _CHECKED_FILES_MAX:
-        _checked_files.clear()
-    _checked_files[key] = identity, checked
+    metadata = 0 if checked.pages is None else sum(map(len, checked.pages.columns))
+    FILE_CACHE.put(key, (identity, checked), _METADATA_BASE_BYTES + _METADATA_FACTOR * metadata)
 
 
 def _identity_of(status: os.stat_result) -> _Identity:
@@ -152,11 +192,7 @@ def _check_content(tail: "_Tail", identity: _Identity) -> CheckedFile:
     metadata, column_table, buffer_table, buffer_count, column_count, major, minor, magic = FOOTER.unpack(
         tail.read(end, FOOTER.size, "footer")
     )
-    if magic != MAGIC:
-        raise Corrupt(f"ends in {magic!r} instead of {MAGIC!r}", path=path, field="footer.magic")
-    version = StorageVersion.of_file(major, minor)
-    if version.is_legacy:
-        raise Corrupt("is a file of format 0.1, but the table records a newer format", path=path, field="footer")
+    version = _check_footer(magic, StorageVersion.of_file(major, minor), path)
     FIELDS.check(column_count, path=path)
     FILE_METADATA_BYTES.check(size - min(metadata, size), path=path)
     if metadata > column_table or not buffer_count:
@@ -167,20 +203,34 @@ def _check_content(tail: "_Tail", identity: _Identity) -> CheckedFile:
     if sum(length for _position, length in columns) > size:
         raise Corrupt("has metadata of columns that overlaps", path=path, field="columns")
     described = FileDescriptor.decode(tail.read(*buffers[0], "schema"), path=path)
-    facts = check_columns(
-        [tail.read(position, length, "columns") for position, length in columns],
-        FileBounds(path, end, described.rows, version == _VERSIONS[0]),
-    )
+    metadata_of_columns = tuple(tail.read(position, length, "columns") for position, length in columns)
+    facts = check_columns(metadata_of_columns, FileBounds(path, end, described.rows, version == _VERSIONS[0]))
     pages: list[tuple[int, OffsetsPage | RepetitionPage]] = [*facts.offsets_pages, *facts.repetition_pages]
-    names = described.top_level_names() if pages else ()
+    names = _column_names(described, version) if pages else ()
     are_found = len(names) == column_count
+    is_plausible = facts.is_plausible and version in _VERSIONS and (are_found or not facts.offsets_pages)
+    has_view = is_plausible and version in _VERSIONS[1:]
     return CheckedFile(
         identity,
         described.schema_bytes,
-        facts.is_plausible and version in _VERSIONS and (are_found or not facts.offsets_pages),
+        is_plausible,
+        FilePages(version, described.schema_bytes, described.rows, metadata_of_columns) if has_view else None,
         facts.plain_columns,
         tuple((names[number] if are_found else "", page) for number, page in pages if not tail.is_sound(page)),
     )
+
+
+def _check_footer(magic: bytes, version: StorageVersion, path: str) -> StorageVersion:
+    if magic != MAGIC:
+        raise Corrupt(f"ends in {magic!r} instead of {MAGIC!r}", path=path, field="footer.magic")
+    if version.is_legacy:
+        raise Corrupt("is a file of format 0.1, but the table records a newer format", path=path, field="footer")
+    return version
+
+
+def _column_names(described: FileDescriptor, version: StorageVersion) -> tuple[str, ...]:
+    """Return the name of the top-level column of each column of the file."""
+    return described.top_level_names() if version == _VERSIONS[0] else described.leaf_names()
 
 
 class _Tail:

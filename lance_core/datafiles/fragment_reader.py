@@ -13,7 +13,7 @@ from lance_core.datafiles.assemble import StoredColumn, has_same_children
 from lance_core.datafiles.blob_values import BlobValues
 from lance_core.datafiles.blob_view import descriptor_schema
 from lance_core.datafiles.checksums import verify_bytes
-from lance_core.datafiles.codec import DataCodec, FileReader, Rows
+from lance_core.datafiles.codec import DataCodec, FileReader, FileToRead, Rows
 from lance_core.datafiles.column_layout import Path, check_legacy_ids, is_blob, legacy_paths_of, paths_of, stored_ids
 from lance_core.datafiles.error_context import ReadContext
 from lance_core.datafiles.fragment_overlays import open_overlays
@@ -30,6 +30,7 @@ from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.field_paths import needs_quotes
 from lance_core.format.fragment import DataFile, Fragment
+from lance_core.format.page_view import FIRST_VERSION
 from lance_core.format.schema import Field, TableSchema
 from lance_core.limits import DELETION_BYTES
 from lance_core.storage.store import Store, read_whole
@@ -96,6 +97,12 @@ def read_fragment(
     return reader.open(fragment).read_live(load_deletions(store, fragment), start, count)
 
 
+def is_joinable(fragment: Fragment) -> bool:
+    """Return whether the files of a fragment may be read together with those of others."""
+    files = fragment.files
+    return bool(files) and not fragment.has_overlays and all(file.version >= FIRST_VERSION for file in files)
+
+
 class FragmentReader:
     """Reader for some columns of any fragment of a version. It remembers the layout of files it has seen, since most
     files of a table have the same. Safe for use by several threads."""
@@ -130,6 +137,7 @@ class FragmentReader:
         )
         self._path = path
         self._layouts: dict[FragmentShape, FragmentLayout] = {}
+        self._unjoinable: set[FragmentShape] = set()
 
     def read_live(
         self, fragment: Fragment, deletions: DeletionVector | None, start: int = 0, count: int | None = None
@@ -153,9 +161,83 @@ class FragmentReader:
         with context.named_in_errors():
             return self._open(fragment, context)
 
+    def open_joined(self, fragments: Sequence[Fragment]) -> "OpenFragment | None":
+        """Read the columns of several fragments of one shape, whose rows follow one another, deleted ones included.
+
+        `None`, or a `LanceError`, if they have to be read one by one, which also tells which of them an error is about.
+        """
+        for fragment in fragments:
+            fragment.check_limits(path=self._path)
+        shape = shape_of(fragments[0])
+        if self._blob_ids or shape in self._unjoinable:
+            return None
+        layout = self._layouts.get(shape)
+        joined = self._join(fragments, layout)
+        if joined is None and layout is None:
+            if shape not in self._layouts:
+                self.open(fragments[0])  # the files may name their columns in another way
+            joined = self._join(fragments, self._layouts[shape])
+        if joined is None:
+            self._unjoinable.add(shape)
+        return joined
+
+    def _join(self, fragments: Sequence[Fragment], layout: "FragmentLayout | None") -> "OpenFragment | None":
+        first = fragments[0]
+        numbers, streams = self._expected_streams(first) if layout is None else (layout.file_numbers, layout.streams)
+        if not streams or [number for number, _ in streams] != list(range(len(numbers))):
+            return None
+        sources = []
+        for number, names in streams:
+            source = self._join_files(fragments, numbers[number], names)
+            if source is None:
+                return None
+            sources.append(source)
+        if layout is None:
+            first.check(path=self._path)
+            self._check_mandatory(first)
+            layout = self._learn_layout(first, sources, numbers)
+            if layout.descriptors or list(layout.streams) != list(streams):
+                return None
+        elif not all(map(_has_schema, sources, layout.schemas)):
+            return None
+        return OpenFragment(
+            sum(fragment.physical_rows for fragment in fragments),
+            all(fragment.deletion_file is None for fragment in fragments),
+            sources,
+            layout,
+            self._fields,
+            self.arrow,
+            ReadContext(self._path, first.id, self.arrow.names),
+        )
+
+    def _join_files(self, fragments: Sequence[Fragment], number: int, names: Sequence[str]) -> OpenFile | None:
+        """Read columns of the file with this number of each fragment."""
+        files = [fragment.files[number] for fragment in fragments]
+        self._verify(files)
+        reader = self._codec.join(
+            [FileToRead(file.qualified_path, file.size, len(file.field_ids)) for file in files], names
+        )
+        if reader is None or list(reader.row_counts) != [fragment.physical_rows for fragment in fragments]:
+            return None
+        return OpenFile(files[0], reader, paths_of(files[0], _table_schema(reader.schema)))
+
+    def _expected_streams(self, fragment: Fragment) -> tuple[Sequence[int], Sequence[tuple[int, tuple[str, ...]]]]:
+        """Return the numbers of the files that store any of the columns, and the columns to read of each, if its column
+        names are those of the table."""
+        files = fragment.files
+        numbers = [number for number, file in enumerate(files) if _stored_of(file, self._fields)]
+        return numbers, [(at, tuple(self._expected_names(files[number]))) for at, number in enumerate(numbers)]
+
+    def _learn_layout(self, fragment: Fragment, sources: Sequence[OpenFile], numbers: Sequence[int]) -> FragmentLayout:
+        """Return the layout of fragments like this one, whose files have these numbers, and remember it."""
+        layout = self._build_layout(sources, numbers)
+        if not any(file.version.is_legacy for file in fragment.files):
+            self._layouts[shape_of(fragment)] = layout
+        return layout
+
     def _open(self, fragment: Fragment, context: ReadContext) -> "OpenFragment":
         files = fragment.files
-        shape = tuple((file.field_ids, file.column_indices, file.version) for file in files)
+        shape = shape_of(fragment)
         layout = self._layouts.get(shape)
         self._verify(
             [file for file in files if _stored_of(file, self._fields)] if layout is None else layout.pick(files)
@@ -169,9 +251,7 @@ class FragmentReader:
             sources = [
                 _open_file(self._store, self._codec, file, self._schema, self._expected_names(file)) for _, file in used
             ]
-            layout = self._build_layout(sources, [number for number, _ in used])
-            if not any(file.version.is_legacy for file in files):
-                self._layouts[shape] = layout
+            layout = self._learn_layout(fragment, sources, [number for number, _ in used])
         for source in sources:
             if source.reader.row_count != fragment.physical_rows:
                 raise Corrupt(
@@ -260,6 +340,11 @@ class FragmentReader:
         return [*([grouped] if grouped else []), *([field] for field in stored if self._needs_own_stream(field))]
 
 
+def shape_of(fragment: Fragment) -> FragmentShape:
+    """Return what decides where the columns of a fragment are."""
+    return tuple((file.field_ids, file.column_indices, file.version) for file in fragment.files)
+
+
 def _open_file(
     store: Store, codec: DataCodec, file: DataFile, schema: TableSchema, expected_names: Sequence[str]
 ) -> OpenFile:
@@ -267,6 +352,11 @@ def _open_file(
     if isinstance(reader, LegacyFileReader):
         return OpenFile(file, reader, legacy_paths_of(file, reader.table_schema, schema))
     return OpenFile(file, reader, paths_of(file, _table_schema(reader.schema)))
+
+
+def _has_schema(source: OpenFile, schema: pa.Schema) -> bool:
+    own = source.reader.schema
+    return own is schema or bool(own.equals(schema, check_metadata=True))
 
 
 def _table_schema(schema: pa.Schema) -> TableSchema:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.codec import BATCH_ROWS, RowRange, Rows
+from lance_core.datafiles.codec import BATCH_ROWS, FileToRead, JoinedFiles, RowRange, Rows
 from lance_core.errors import StorageError, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
@@ -30,6 +30,9 @@ class IpcCodec:
 
     def verify(self, path: str, checksum: FileChecksum | None) -> None:
         """Do nothing: the files are in memory."""
+
+    def join(self, files: Sequence[FileToRead], columns: Sequence[str]) -> JoinedFiles | None:
+        return None
 
     def open(
         self,

@@ -6,6 +6,7 @@ package. Panics of pylance are not ordinary exceptions; this module translates t
 
 import functools
 import importlib
+import os
 import shutil
 import tempfile
 import threading
@@ -24,16 +25,19 @@ import pyarrow as pa
 from lance_core.datafiles import blob_view
 from lance_core.datafiles.blob_files import BlobFiles, Sidecar
 from lance_core.datafiles.checksums import FileVerifier, Verify, compute_checksum
-from lance_core.datafiles.codec import BATCH_ROWS, FileReader, RowRange, Rows
+from lance_core.datafiles.codec import BATCH_ROWS, FileReader, FileToRead, RowRange, Rows
 from lance_core.datafiles.conform import copy_array
 from lance_core.datafiles.dictionaries import nulls_as_missing_indices
 from lance_core.datafiles.file_checks import UNCHECKED, CheckedFile, check_file
 from lance_core.datafiles.plain_reads import read_plain, take_plain
+from lance_core.datafiles.staged_pages import open_object, stage_local, stage_objects
+from lance_core.datafiles.staged_reader import JoinedReader, ObjectReader
 from lance_core.errors import NotFound, StorageError, Unsupported
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.logical_types import is_json
 from lance_core.format.naming import blob_file_name
+from lance_core.format.page_view import schema_view
 from lance_core.storage.factory import TableStore
 from lance_core.storage.local import LocalStore
 from lance_core.storage.object_upload import StagedFile
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
 _JSON_RELEASE = 13
 """First release of pylance that encodes JSON. Older ones store the text as it is, which no release can read."""
 _SESSIONS_MAX = 64
+REQUESTS_MAX = 64
+"""Ranges of files of an object store that are requested at the same time."""
 _WRITE_BYTES_MAX = 8 * 1024**2
 """Largest batch that is written at once; the library buffers as much of each column before it writes a page."""
 _declared_schemas: "dict[bytes, _DeclaredSchema]" = {}
@@ -77,6 +83,8 @@ class LanceCodec:
         is_vouched: bool = False,
     ) -> FileReader:
         is_local = isinstance(self.store, LocalStore)
+        if not is_local and self.trusted and size is not None and (opened := self._open_object(path, columns, size)):
+            return opened
         # The other process needs no check, so an untrusted file of an object store takes no request here.
         checked = check_file(self.store, path, size, is_vouched=is_vouched) if is_local or self.trusted else UNCHECKED
         if self.trusted and checked.is_plausible:
@@ -84,6 +92,48 @@ class LanceCodec:
         from lance_core.datafiles.isolated_reader import IsolatedReader  # imports modules that start processes
 
         return IsolatedReader(self.store, path, checked, tuple(columns), size=size)
+
+    def join(self, files: Sequence[FileToRead], columns: Sequence[str]) -> JoinedReader | None:
+        if not self.trusted or not files or not columns:
+            return None
+        names = tuple(columns)
+        if isinstance(self.store, LocalStore):
+            staged = stage_local(self.store, files, names)
+        elif any(file.size is None for file in files):
+            return None
+        else:
+            staged = stage_objects(self.store, files, names, self._read_range, REQUESTS_MAX)
+        if staged is None:
+            return None
+        decoder = self.view_decoder(files[0].path)
+        row_counts = [checked.pages.rows for checked in staged.files if checked.pages is not None]
+        return JoinedReader(row_counts, decoder.schema_of(staged.files[0]), staged, decoder)
+
+    def view_decoder(self, path: str) -> "_ViewDecoder":
+        """Return the decoder for pages of a file in memory."""
+        return _ViewDecoder(self.store, str(self.store.resolve_path(path)))
+
+    def _open_object(self, path: str, columns: Sequence[str], size: int) -> FileReader | None:
+        """Open a file of an object store by reading its end, with one request; `None` if only the codec can open it."""
+        checked, tail = open_object(self.store, FileToRead(path, size), self._read_range)
+        decoder = self.view_decoder(path)
+        if checked.pages is None or not decoder.can_read(checked):
+            return None
+
+        def open_by_codec() -> FileReader:
+            return LanceFileReader(self.store, path, checked, tuple(columns))
+
+        return ObjectReader(self.store, path, checked, tail, self._read_range, REQUESTS_MAX, decoder, open_by_codec)
+
+    def _read_range(self, path: str, start: int, length: int) -> bytes:
+        """Read a range of a file of an object store without the interpreter lock. A failed or incomplete answer is
+        asked for again by the store, which knows which errors are final."""
+        try:
+            session = _session(self.store.codec_uri, self.store.codec_options)
+            data: bytes = session.read_range(path, start, length)
+        except (AttributeError, OSError, ValueError, RuntimeError):
+            return self.store.read(path, start, length)
+        return data
 
 
 def load_library() -> None:
@@ -352,6 +402,64 @@ class LanceFileReader:
                 out.seek(position)
                 out.write(part)
         return _session(directory, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _ViewDecoder:
+    """Decoder of views of the pages of files."""
+
+    _store: TableStore
+    _path: str
+    """Path of a file whose pages are decoded, for errors."""
+
+    def can_read(self, checked: CheckedFile) -> bool:
+        """Return whether the codec reads all columns of a file from the places where they are."""
+        return not self._declared(checked).misread
+
+    def schema_of(self, checked: CheckedFile) -> pa.Schema:
+        return self._declared(checked).schema
+
+    def read(self, view: Sequence[bytes], columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
+        with _translated_errors(self._store, self._path):
+            result = _open_view(view, columns).read_range(start, count, batch_size=BATCH_ROWS)
+            yield from _limit_batches(result.to_batches(), count)
+
+    def take(self, view: Sequence[bytes], columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
+        with _translated_errors(self._store, self._path):
+            result = _open_view(view, columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with _translated_errors(self._store, self._path):
+                yield from _limit_batches(result.to_batches(), len(rows))
+
+        return batches()
+
+    def _declared(self, checked: CheckedFile) -> "_DeclaredSchema":
+        assert checked.pages is not None
+        key = checked.pages.schema_bytes
+        declared = _declared_schemas.get(key)
+        if declared is None:
+            with _translated_errors(self._store, self._path):
+                view = schema_view(key, checked.pages.version)
+                declared = _DeclaredSchema.of(_open_view([view], None).metadata().schema)
+            if len(_declared_schemas) < _CACHED_SCHEMAS_MAX:
+                _declared_schemas[key] = declared
+        return declared
+
+
+def _open_view(view: Sequence[bytes], columns: Sequence[str] | None) -> "lance.file.LanceFileReader":
+    """Open a view by the codec, which opens files by name alone."""
+    names = None if columns is None else list(columns)
+    if hasattr(os, "memfd_create") and os.path.isdir(directory := f"/proc/{os.getpid()}/fd"):
+        with open(os.memfd_create("lance-view"), "wb") as file:
+            file.writelines(view)
+            file.flush()
+            return _session(directory, ()).open_reader(str(file.fileno()), names)
+    with tempfile.NamedTemporaryFile(prefix="lance-view-") as file:
+        file.writelines(view)
+        file.flush()
+        directory, name = os.path.split(file.name)
+        return _session(directory, ()).open_reader(name, names)
 
 
 @dataclass(frozen=True, slots=True)

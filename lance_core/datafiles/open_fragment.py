@@ -279,6 +279,26 @@ class FragmentLayout:
         return sources
 
 
+def split_rows(
+    batches: Sequence[pa.RecordBatch], parts: Sequence[tuple[int, DeletionVector | None]]
+) -> Iterator[tuple[int, LiveRows]]:
+    """Divide the rows of joined fragments, deleted ones included, by fragment. Yield the live rows with the number of
+    their part. `parts` has the number of rows and the deletions of each fragment."""
+    number, position = 0, 0
+    for batch in batches:
+        at = 0
+        while at < batch.num_rows:
+            while position == parts[number][0]:
+                number, position = number + 1, 0
+            rows, deletions = parts[number]
+            count = min(rows - position, batch.num_rows - at)
+            alive = deletions.live_mask(position, count) if deletions else None
+            if alive is not None and alive.all():
+                alive = None
+            yield number, LiveRows(_filter_live(batch.slice(at, count), alive), position, alive)
+            at, position = at + count, position + count
+
+
 def _empty_batches(count: int) -> Iterator[Sequence[pa.RecordBatch]]:
     """Yield batches without columns, one at a time: `count` is only a claim of the manifest, which costs it nothing."""
     for start in range(0, max(count, 1), BATCH_ROWS):

@@ -4,6 +4,7 @@ Files of a table have the same serialized schema, which is therefore checked onc
 """
 
 import functools
+from collections.abc import Set
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -11,6 +12,7 @@ from google.protobuf.message import DecodeError
 from lance_core.errors import Corrupt, LanceError
 from lance_core.format import size_guard
 from lance_core.format._pb import file_pb2
+from lance_core.format.schema import TableSchema
 from lance_core.limits import FIELDS
 
 _SCHEMA_TAG = 0x0A
@@ -43,9 +45,35 @@ class FileDescriptor:
         except DecodeError as error:
             raise Corrupt("its number of rows does not parse", path=path, field="length") from error
 
+    def leaf_names(self) -> tuple[str, ...]:
+        """Return the name of the top-level column of each field without children, in the order of the schema."""
+        return _leaf_names(self.schema_bytes)
+
     def top_level_names(self) -> tuple[str, ...]:
         """Return the name of the top-level column of each field, in the order of the schema."""
         return _top_level_names(self.schema_bytes)
+
+
+@functools.lru_cache(maxsize=_CACHED_SCHEMAS_MAX)
+def decode_schema(schema: bytes) -> TableSchema:
+    """Return the schema of a file from its serialized form."""
+    message = file_pb2.FileDescriptor.FromString(schema).schema
+    return TableSchema.decode(message.fields, message.metadata)
+
+
+def select_fields(schema: bytes, ids: Set[int]) -> bytes:
+    """Return a serialized schema with these fields alone, which include the parents and children of each."""
+    message = file_pb2.FileDescriptor.FromString(schema).schema
+    kept = file_pb2.Schema(fields=[each for each in message.fields if each.id in ids], metadata=message.metadata)
+    return file_pb2.FileDescriptor(schema=kept).SerializeToString()
+
+
+@functools.lru_cache(maxsize=_CACHED_SCHEMAS_MAX)
+def _leaf_names(schema: bytes) -> tuple[str, ...]:
+    fields = _fields(schema, "")
+    parents = {each.parent_id for each in fields}
+    tops = zip(fields, _top_level_names(schema), strict=True)
+    return tuple(name for each, name in tops if each.id not in parents)
 
 
 def _end_of_schema(message: bytes) -> int | None:

@@ -3,12 +3,12 @@
 import numpy as np
 import numpy.typing as npt
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.expressions.engine_batches import is_time_independent
 from lance_core.index.table_order import TableOrder
 from lance_core.scan.executor import matching_rows
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.selection import RowSelector
+from lance_core.storage.lru_cache import LruCache
 from lance_core.versions.snapshot import Snapshot
 
 Mask = npt.NDArray[np.bool_]

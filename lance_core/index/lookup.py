@@ -16,7 +16,6 @@ from functools import partial
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.errors import Corrupt, IndexIgnored, LanceError
 from lance_core.expressions import Predicate
 from lance_core.expressions.tree import Comparison, In, IsNull, Node, Op
@@ -36,6 +35,7 @@ from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import Certainty, Leaf, Searcher
 from lance_core.index.verification import may_list_old_values, missed_fragments
 from lance_core.scan.selection import FragmentSelection, RowSelector, Selection
+from lance_core.storage.lru_cache import LruCache
 from lance_core.versions.snapshot import Snapshot
 
 _VERSIONS_CACHED_MAX = 16

@@ -7,7 +7,7 @@ evicted page again, and never changes a cached one.
 import itertools
 from typing import Generic, TypeVar
 
-from lance_core.coordination.lru_cache import LruCache
+from lance_core.storage.lru_cache import LruCache
 
 Value = TypeVar("Value")
 CACHE_BYTES_MAX = 256 << 20

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from pyroaring import BitMap
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.datafiles.fragment_reader import read_deletions
 from lance_core.errors import LanceError
 from lance_core.format.index_metadata import IndexMetadata
@@ -25,6 +24,7 @@ from lance_core.index import build
 from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import SegmentExamination
 from lance_core.index.segment_files import WRITER_KEY, OpenSegment
+from lance_core.storage.lru_cache import LruCache
 from lance_core.versions.snapshot import Snapshot, load_at
 
 _SEGMENTS_CACHED_MAX = 1024

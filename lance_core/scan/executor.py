@@ -6,10 +6,11 @@ those are read. Start with `scan`.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,20 +19,28 @@ from lance_core.datafiles.blob_view import descriptor_schema
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.scan.morsels import LiveFragment, Morsel, morsel_groups
-from lance_core.scan.parallel import THREADS, map_in_order
+from lance_core.scan.parallel import map_in_order, threads_of
 from lance_core.scan.plan import ScanPlan, ScanTask, plan_columns
 from lance_core.scan.reader_cache import ReaderCache
 from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import Offsets
+from lance_core.storage.local import LocalStore
 from lance_core.versions.location import Location
+
+Result = TypeVar("Result")
+_BYTES_IN_FLIGHT_MAX = 128 << 20
+"""Bytes of data files that a scan of an object store reads ahead."""
 
 
 def scan(location: Location, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a plan in row order. A plan with a filter and a limit is read without read-ahead. Closing
     the generator ends its threads."""
-    threads = 1 if plan.predicate is not None and plan.limit is not None else THREADS
+    stops_early = plan.predicate is not None and plan.limit is not None
     executor = _MorselExecutor(location, plan)
-    with closing(map_in_order(executor.batches, executor.groups(), threads=threads)) as results:
+    results_in_order = (
+        map_in_order(executor.batches, executor.groups(), threads=1) if stops_early else executor.map(executor.batches)
+    )
+    with closing(results_in_order) as results:
         rows = (batch for result in results for batch in result if batch.num_rows)
         yield from rows if plan.predicate is None else slice_batches(rows, plan.offset, plan.limit)
 
@@ -43,14 +52,14 @@ def count_matches(location: Location, plan: ScanPlan) -> int:
     remaining = tuple(task for task in plan.tasks if task.selection is None or task.selection.residual is not None)
     rest_plan = replace(plan, tasks=remaining)
     executor = _MorselExecutor(location, rest_plan)
-    matched = sum(map_in_order(executor.count_matches, executor.groups()))
+    matched = sum(executor.map(executor.count_matches))
     return matched + sum(map_in_order(lambda task: _count_selected(location, plan.manifest, task), answered))
 
 
 def matching_rows(location: Location, plan: ScanPlan) -> Iterator[tuple[Fragment, Offsets]]:
     """Yield the fragments that have matching rows, in order, each with the offsets of those rows."""
     executor = _MorselExecutor(location, plan)
-    with closing(map_in_order(executor.matching_offsets, executor.groups())) as results:
+    with closing(executor.map(executor.matching_offsets)) as results:
         matches = (each for result in results for each in result if len(each[1]))
         for _, parts in itertools.groupby(matches, key=lambda each: each[0].id):
             (fragment, offsets), *more = parts
@@ -82,6 +91,13 @@ class _MorselExecutor:
 
     def groups(self) -> Iterator[list[Morsel]]:
         return morsel_groups(self._location, self._plan, self._cache.fragment if self._cache else None)
+
+    def map(self, work: Callable[[Sequence[Morsel]], Result]) -> Generator[Result, None, None]:
+        """Yield the results of all groups in order. A local disk keeps a few threads busy; an object store answers many
+        requests at the same time, as long as their results fit in memory."""
+        store = self._location.own_store
+        size_max = 0 if isinstance(store, LocalStore) else _BYTES_IN_FLIGHT_MAX
+        return map_in_order(work, self.groups(), threads=threads_of(store), size_of=_byte_count, size_max=size_max)
 
     @cached_property
     def _whole_reader(self) -> RowReader:
@@ -117,6 +133,10 @@ class _MorselExecutor:
         assert morsel.picked is not None
         assert self._cache is not None
         return self._cache.row_reader(self._plan, morsel.picked.residual)
+
+
+def _byte_count(morsels: Sequence[Morsel]) -> int:
+    return sum(morsel.byte_count for morsel in morsels)
 
 
 def _count_selected(location: Location, manifest: Manifest, task: ScanTask) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_core.datafiles.error_context import ReadContext
-from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions
+from lance_core.datafiles.fragment_reader import FragmentReader, is_joinable, load_deletions
 from lance_core.datafiles.open_fragment import OpenFragment
 from lance_core.expressions import Predicate
 from lance_core.format.deletion_vector import DeletionVector
@@ -23,10 +23,16 @@ from lance_core.scan.plan import MORSEL_BYTES, ScanPlan, ScanTask
 from lance_core.scan.resident_rows import ResidentRows
 from lance_core.scan.selection import FragmentSelection, Offsets
 from lance_core.scan.system_columns import SystemColumns
+from lance_core.storage.local import LocalStore
 from lance_core.versions.location import Location
 
 _GROUP_ROWS = 65_536
 _GROUP_MORSELS = 16
+_GROUP_JOINED = 256
+"""Morsels of a group that are read by one call of the codec."""
+JOINED_BYTES_MAX = 256 * 1024
+"""Fragments of a local disk up to this size are read by one call of the codec: a call takes as long as copying so many
+bytes."""
 _FIRST_MORSEL_ROWS = 16_384
 _GROWTH = 4
 _OPEN_READERS_MAX = 6
@@ -96,6 +102,14 @@ class Morsel:
     count: int
     picked: "PickedRows | None" = None
     """Rows to read; `None` for all rows of the range."""
+    is_joinable: bool = False
+    """`True` if it is a whole fragment that is read in less time together with others."""
+
+    @property
+    def byte_count(self) -> int:
+        """Estimated bytes of its rows in the files."""
+        fragment = self.source.fragment
+        return fragment.file_bytes * self.count // max(1, fragment.physical_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +134,16 @@ def morsel_groups(
     rows, size = 0, 0
     sizes = plan.morsel_sizes()
     stops_early = plan.predicate is not None and plan.limit is not None
+    is_local = isinstance(location.own_store, LocalStore)
+    single_morsels_max = _GROUP_MORSELS if is_local else 1
     for task in plan.tasks:
         width = sizes.row_bytes(task.fragment)
         for morsel in _morsels_of_task(location, plan, task, sizes.rows_per_morsel(width), opened, grows=stops_early):
             group.append(morsel)
             read = morsel.count if morsel.picked is None else len(morsel.picked.offsets)
             rows, size = rows + read, size + read * width
-            if stops_early or rows >= _GROUP_ROWS or size >= MORSEL_BYTES or len(group) == _GROUP_MORSELS:
+            morsels_max = _GROUP_JOINED if morsel.is_joinable else single_morsels_max
+            if stops_early or rows >= _GROUP_ROWS or size >= MORSEL_BYTES or len(group) >= morsels_max:
                 yield group
                 group, rows, size = [], 0, 0
     if group:
@@ -157,10 +174,20 @@ def _morsels_of_task(
     if not stop:  # the manifest says that the fragment is empty; its files must agree
         yield Morsel(source, 0, 0)
     step = min(rows_max, _FIRST_MORSEL_ROWS) if grows else rows_max
+    if not start and stop == task.fragment.physical_rows <= step:
+        yield Morsel(source, 0, stop, is_joinable=_is_joined(location, task.fragment))
+        return
     while start < stop:
         yield Morsel(source, start, min(step, stop - start))
         start += step
         step = min(rows_max, step * _GROWTH)
+
+
+def _is_joined(location: Location, fragment: Fragment) -> bool:
+    """Return whether a fragment is read together with others. On a local disk, small ones are."""
+    if not 0 < fragment.file_bytes <= JOINED_BYTES_MAX and isinstance(location.own_store, LocalStore):
+        return False
+    return is_joinable(fragment)
 
 
 def _morsels_of_selection(

@@ -12,34 +12,55 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from lance_core.storage.local import LocalStore
+from lance_core.storage.store import Store
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 THREADS = min(16, (os.cpu_count() or 1) + 2)
 """A few more than there are processors, since some threads wait for a disk."""
+OBJECT_THREADS = 64
 _BUFFERED_RESULTS = 2
 """Finished results that may wait beyond those in progress."""
 
 
+def threads_of(store: Store) -> int:
+    """Return the number of threads that read from a store: a few for a local disk, which wait for the processor, and
+    as many as an object store answers requests at the same time."""
+    return THREADS if isinstance(store, LocalStore) else OBJECT_THREADS
+
+
 def map_in_order(
-    work: Callable[[Item], Result], items: Iterable[Item], *, threads: int = THREADS
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    threads: int = THREADS,
+    size_of: Callable[[Item], int] | None = None,
+    size_max: int = 0,
 ) -> Generator[Result, None, None]:
     """Yield `work(item)` for each item, in order. The first error ends the map, and work that has not begun
-    is cancelled."""
+    is cancelled. With `size_of`, the items in progress and those whose results wait have at most the size `size_max`
+    together, but for a single item."""
     remaining = iter(items)
     first = list(itertools.islice(remaining, 2))
     if len(first) < 2 or threads < 2:
         yield from map(work, itertools.chain(first, remaining))
         return
-    pending: deque[Future[Result]] = deque()
+    pending: deque[tuple[Future[Result], int]] = deque()
+    pending_size = 0
     with ThreadPoolExecutor(threads, thread_name_prefix="lance-read") as pool:
         try:
             for item in itertools.chain(first, remaining):
-                pending.append(pool.submit(work, item))
-                if len(pending) >= threads + _BUFFERED_RESULTS:
-                    yield pending.popleft().result()
+                size = 0 if size_of is None else size_of(item)
+                while pending and (len(pending) >= threads + _BUFFERED_RESULTS or pending_size + size > size_max > 0):
+                    future, finished_size = pending.popleft()
+                    pending_size -= finished_size
+                    yield future.result()
+                pending.append((pool.submit(work, item), size))
+                pending_size += size
             while pending:
-                yield pending.popleft().result()
+                yield pending.popleft()[0].result()
         finally:
-            for future in pending:
+            for future, _ in pending:
                 future.cancel()

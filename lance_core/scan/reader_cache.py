@@ -8,13 +8,13 @@ change, so no entry can be out of date; the numbers of versions, fragments and r
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.scan.morsels import LiveFragment
 from lance_core.scan.plan import ScanPlan, plan_columns
 from lance_core.scan.row_reader import RowReader
+from lance_core.storage.lru_cache import LruCache
 from lance_core.versions.location import Location
 
 _VERSIONS_MAX = 4

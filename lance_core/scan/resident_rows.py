@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.datafiles.codec import Rows
 from lance_core.datafiles.open_fragment import OpenFragment
+from lance_core.storage.lru_cache import LruCache
 
 RESIDENT_BYTES_MAX = 64 << 20
 """Bytes of the rows of all fragments of the process that are kept."""

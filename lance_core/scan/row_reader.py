@@ -17,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.datafiles.codec import BATCH_ROWS
-from lance_core.datafiles.fragment_reader import FragmentReader
-from lance_core.datafiles.open_fragment import LiveRows, rows_without_columns
+from lance_core.datafiles.fragment_reader import FragmentReader, shape_of
+from lance_core.datafiles.open_fragment import LiveRows, rows_without_columns, split_rows
+from lance_core.errors import LanceError
 from lance_core.expressions import METADATA_COLUMNS
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
@@ -79,6 +80,7 @@ class RowReader:
         self._schema = plan.schema
         self._early = self._reader(plan.early)
         self._early_names, self._late_names = plan.early.arrow.names, plan.late.arrow.names
+        self._has_system_columns = not all(column.is_stored for column in plan.output)
         self._early_name_set = frozenset(self._early_names)
         self._needs_no_projection = self._early.arrow.equals(self._schema) and all(
             len(each.path) == 1 for each in plan.output
@@ -106,7 +108,7 @@ class RowReader:
     def batches(self, morsels: Sequence[Morsel]) -> list[pa.RecordBatch]:
         """Read the rows of these morsels that match."""
         if self._plan.predicate is None:
-            return [batch for morsel in morsels for batch in self.live_batches(morsel)]
+            return list(self._all_batches(morsels))
         filtered = self._evaluate(morsels)
         if self._plan.limit is not None:
             filtered = _limit_matches(filtered, self._plan.offset + self._plan.limit)
@@ -122,7 +124,10 @@ class RowReader:
 
     def live_batches(self, morsel: Morsel) -> Iterator[pa.RecordBatch]:
         """Read all live rows of a morsel."""
-        for rows in self._read_live(self._early, morsel):
+        return self._all_batches([morsel])
+
+    def _all_batches(self, morsels: Sequence[Morsel]) -> Iterator[pa.RecordBatch]:
+        for morsel, rows in self._read_group(self._early, morsels, keeps_fragments=self._has_system_columns):
             if self._needs_no_projection:
                 yield rows.batch
             else:
@@ -204,12 +209,43 @@ class RowReader:
     def _read_live(self, reader: FragmentReader, morsel: Morsel) -> Iterator[LiveRows]:
         return morsel.source.open_with(reader).read_live(morsel.source.deletions, morsel.start, morsel.count)
 
+    def _read_group(
+        self, reader: FragmentReader, morsels: Sequence[Morsel], *, keeps_fragments: bool
+    ) -> Iterator[tuple[Morsel, LiveRows]]:
+        """Read the live rows of morsels, small fragments together. Without `keeps_fragments`, rows of several fragments
+        may come together."""
+        for shape, group in itertools.groupby(
+            morsels, key=lambda morsel: shape_of(morsel.source.fragment) if morsel.is_joinable else None
+        ):
+            together = list(group)
+            joined = self._read_joined(reader, together, keeps_fragments) if shape else None
+            if joined is None:
+                yield from ((morsel, rows) for morsel in together for rows in self._read_live(reader, morsel))
+            else:
+                yield from joined
+
+    def _read_joined(
+        self, reader: FragmentReader, morsels: Sequence[Morsel], keeps_fragments: bool
+    ) -> Sequence[tuple[Morsel, LiveRows]] | None:
+        try:
+            opened = reader.open_joined([morsel.source.fragment for morsel in morsels])
+            if opened is None:
+                return None
+            joined = list(opened.read_live(None))
+        except LanceError:
+            return None  # reading the fragments one by one shows which of them the error is about
+        if not keeps_fragments and opened.all_live:
+            return [(morsels[0], rows) for rows in joined]
+        parts = [(morsel.count, morsel.source.deletions) for morsel in morsels]
+        batches = [rows.batch for rows in joined]
+        return [(morsels[number], rows) for number, rows in split_rows(batches, parts)]
+
     def _evaluate(self, morsels: Sequence[Morsel]) -> list[_FilteredRows]:
         """Read the early columns of these morsels, and evaluate the filter for all of them in one call."""
         predicate = self._plan.predicate
         assert predicate is not None
         names = [name for name in predicate.columns if name in SYSTEM_COLUMN_NAMES]
-        read = [(morsel, *parts) for morsel in morsels for parts in self._read_early(morsel)]
+        read = list(self._read_early(morsels))
         if names:
             batches = [
                 _add_system_columns(rows.batch, morsel.source.system_columns, names, rows.offsets)
@@ -223,14 +259,18 @@ class RowReader:
             for (morsel, rows, late), mask in zip(read, masks, strict=True)
         ]
 
-    def _read_early(self, morsel: Morsel) -> Iterator[tuple[LiveRows, pa.RecordBatch | None]]:
-        """Read the early columns of a morsel, and in small fragments the late ones in the same pass."""
-        if not self._plan.reads_all_at_once(morsel.source.fragment):
-            yield from ((rows, None) for rows in self._read_live(self._early, morsel))
-            return
-        for rows in self._read_live(self._early_and_late, morsel):
-            early = rows.batch.select(self._early_names) if self._early_names else rows_without_columns(rows.count)
-            yield replace(rows, batch=early), rows.batch.select(self._late_names)
+    def _read_early(self, morsels: Sequence[Morsel]) -> Iterator[tuple[Morsel, LiveRows, pa.RecordBatch | None]]:
+        """Read the early columns of morsels, and in small fragments the late ones in the same pass."""
+        for reads_all, group in itertools.groupby(
+            morsels, key=lambda morsel: self._plan.reads_all_at_once(morsel.source.fragment)
+        ):
+            reader = self._early_and_late if reads_all else self._early
+            for morsel, rows in self._read_group(reader, list(group), keeps_fragments=True):
+                if not reads_all:
+                    yield morsel, rows, None
+                    continue
+                early = rows.batch.select(self._early_names) if self._early_names else rows_without_columns(rows.count)
+                yield morsel, replace(rows, batch=early), rows.batch.select(self._late_names)
 
     def _matching_batches(self, filtered: Sequence[_FilteredRows]) -> Iterator[pa.RecordBatch]:
         """Read the late columns of the rows of one morsel that match."""

@@ -19,7 +19,7 @@ from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.scan.morsels import LiveFragment, manifest_path
-from lance_core.scan.parallel import map_in_order
+from lance_core.scan.parallel import map_in_order, threads_of
 from lance_core.scan.reader_cache import ReaderCache
 from lance_core.storage.local import LocalStore
 from lance_core.versions.location import Location
@@ -79,7 +79,7 @@ def take(
         pending = [reader.begin_pick(*each) for each in groups]
         batches: Iterable[pa.RecordBatch] = (finish() for finish in pending)
     else:
-        batches = map_in_order(lambda each: reader.pick(*each), groups)
+        batches = map_in_order(lambda each: reader.pick(*each), groups, threads=threads_of(location.own_store))
     rows_table = pa.Table.from_batches(batches, plan.schema).combine_chunks()
     return (
         rows_table if len(order) == len(keys) and (order[1:] > order[:-1]).all() else rows_table.take(pa.array(order))

@@ -8,7 +8,6 @@ it: falling back to an older version would hide rows whose commit was acknowledg
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.coordination.single_flight import SingleFlight
 from lance_core.datafiles.manifest_completion import with_counts, with_lineage
 from lance_core.errors import Corrupt, CorruptHead, NotFound, Unsupported
@@ -20,6 +19,7 @@ from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Clone
 from lance_core.format.transaction import Transaction
 from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
+from lance_core.storage.lru_cache import LruCache
 from lance_core.storage.store import ObjectInfo, SupportsOrderedListing, read_whole
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.versions import version_hint

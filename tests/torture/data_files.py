@@ -46,9 +46,9 @@ import pyarrow as pa
 from lance_core import Corrupt, IndexIgnored, LanceError, Table
 from lance_core.datafiles.checksums import forget_verified_files
 from lance_core.datafiles.codec import FileReader
-from lance_core.datafiles.file_footer import FOOTER, SPAN
 from lance_core.datafiles.lance_codec import LanceCodec
 from lance_core.datafiles.legacy_codec import LegacyFileReader
+from lance_core.format.file_footer import FOOTER, SPAN
 from lance_core.index.vector import graph_lists, segment
 from lance_core.storage.local import LocalStore
 from tests.torture.mutations import damage_bytes, mutate_message

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.row_sets import Ids
@@ -26,6 +25,7 @@ from lance_core.index.segment_files import read_all_rows
 from lance_core.index.text.positions import TokenPositions, decode_listed_positions, decode_shared_positions
 from lance_core.index.text.posting_decoder import DamagedList, Documents, Ints, Tail, decode_posting_list
 from lance_core.index.text.token_set import ArrowTokenSet, FstTokenSet, SortedTokens, TokenSet
+from lance_core.storage.lru_cache import LruCache
 
 METADATA_FILE = "metadata.lance"
 TOKEN, TOKEN_ID = "_token", "_token_id"

@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core import validation
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.errors import InvalidInput, MissingDependency, Unsupported
 from lance_core.format.row_sets import HALF_BITS, Ids
 from lance_core.index.coverage import SegmentCoverage
@@ -56,6 +55,7 @@ from lance_core.index.verification import may_list_old_values, missed_fragments
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.take import By, take
+from lance_core.storage.lru_cache import LruCache
 from lance_core.text import BestOf, Boolean, Boost, Match, Phrase, Query, TextRequest
 from lance_core.versions.snapshot import Snapshot
 

@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_core import validation
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.errors import Corrupt, LanceError, MissingDependency
 from lance_core.expressions.engine_batches import is_time_independent
 from lance_core.index import build
@@ -64,6 +63,7 @@ from lance_core.scan.vector_search import (
     scan_nearest,
     vector_type,
 )
+from lance_core.storage.lru_cache import LruCache
 from lance_core.versions.snapshot import Snapshot
 
 _VERSIONS_CACHED_MAX = 8

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.datafiles.codec import FileReader, RowRange
 from lance_core.errors import Corrupt
 from lance_core.format.row_sets import Ids
@@ -29,6 +28,7 @@ from lance_core.index.vector.rabit import RabitCodes
 from lance_core.index.vector.rabit_lists import RabitLists
 from lance_core.scan.parallel import map_in_order
 from lance_core.scan.vector_columns import vector_field
+from lance_core.storage.lru_cache import LruCache
 
 PARTITION_CACHE_BYTES_MAX = 1 << 30
 _GAP_ROWS_MAX = 4096

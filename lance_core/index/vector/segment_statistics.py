@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from uuid import UUID
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.errors import Corrupt, NotFound, StorageError, Unsupported
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.vector_index import VectorDetails
@@ -17,6 +16,7 @@ from lance_core.index.index_type import Segment
 from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, Model, StoredModel, read_model
 from lance_core.index.vector.options import VectorOptions
 from lance_core.scan.vector_search import Metric
+from lance_core.storage.lru_cache import LruCache
 
 _PREFIX = "lance_assets."
 _SEGMENTS_CACHED_MAX = 1024

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.format.row_sets import Ids
 from lance_core.index.index_type import RowRemap
 from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments
 from lance_core.index.vector.quantizers import Ints
 from lance_core.index.vector.segment import LoadedPartitions, Mask, VectorSegment
+from lance_core.storage.lru_cache import LruCache
 
 _MASKS_CACHED_MAX = 4
 

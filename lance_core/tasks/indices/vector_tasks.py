@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from lance_core.coordination import progress
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.coordination.progress import RecordedSegment
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.format import field_paths
@@ -44,6 +43,7 @@ from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.take import By, take
 from lance_core.scan.vector_columns import is_multivector, vector_field
 from lance_core.scan.vector_search import Metric
+from lance_core.storage.lru_cache import LruCache
 from lance_core.tasks.indices.index_segments import SegmentBuild, fresh_segments, without_fsync
 from lance_core.versions.snapshot import Snapshot
 

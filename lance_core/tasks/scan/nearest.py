@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_core.coordination.lru_cache import LruCache
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import InvalidInput
 from lance_core.expressions.pair_condition import PairCondition, names_left
@@ -26,6 +25,7 @@ from lance_core.scan.column_resolution import check_condition, filterable_schema
 from lance_core.scan.pair_filter import PairFilter
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.vector_search import DISTANCE, QUERY, has_multivectors, result_columns, vector_type
+from lance_core.storage.lru_cache import LruCache
 from lance_core.tasks.partitioning import VersionHeader
 from lance_core.tasks.scan.search_cost import SearchCost
 from lance_core.versions.snapshot import Snapshot, load_at

@@ -14,9 +14,9 @@ from lance.file import LanceFileReader, LanceFileWriter
 
 from lance_core import Corrupt, LanceError, StorageError, Table
 from lance_core.datafiles.file_checks import check_file
-from lance_core.datafiles.file_footer import FOOTER
 from lance_core.format._pb import columns_pb2
 from lance_core.format.file_descriptor import FileDescriptor
+from lance_core.format.file_footer import FOOTER
 from lance_core.storage.local import LocalStore
 from lance_core.versions.location import locate
 

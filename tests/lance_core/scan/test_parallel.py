@@ -48,3 +48,19 @@ def test_the_first_error_ends_the_iteration(threads: int) -> None:
     with pytest.raises(KeyError):
         next(results)
     assert list(results) == []
+
+
+def test_items_in_progress_are_bounded_by_their_size() -> None:
+    """Items that wait for their consumer count, and a single item may be larger than the bound."""
+    started: list[int] = []
+
+    def work(item: int) -> int:
+        started.append(item)
+        return item
+
+    for results_read, in_progress in [(1, 3), (2, 4), (4, 4), (5, 5), (6, 6)]:
+        started.clear()
+        results = map_in_order(work, iter([5, 40, 30, 30, 200, 1]), threads=8, size_of=lambda item: item, size_max=100)
+        assert [next(results) for _ in range(results_read)] == [5, 40, 30, 30, 200, 1][:results_read]
+        results.close()
+        assert len(started) <= in_progress

@@ -15,7 +15,9 @@ import pytest
 from pyroaring import BitMap
 
 from lance_core import Corrupt, InvalidInput, NotFound, Table
-from lance_core.datafiles.lance_codec import LanceFileReader
+from lance_core.datafiles.codec import FileToRead
+from lance_core.datafiles.lance_codec import LanceCodec, LanceFileReader
+from lance_core.datafiles.staged_reader import JoinedReader
 from lance_core.expressions import Predicate
 from lance_core.scan.parallel import THREADS
 from lance_core.scan.plan import plan_scan
@@ -169,24 +171,36 @@ def _reading_threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("lance-read")]
 
 
+LARGER = 80
+ROWS_OF_GROUP = 65_536
+
+
+@pytest.fixture(scope="module")
+def larger_fragments(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """A table whose fragments are small, but two of them have enough rows for a unit of work."""
+    directory = str(tmp_path_factory.mktemp("larger") / "t")
+    rows = pa.table({"a": range(LARGER * ROWS_OF_GROUP // 2)})
+    return Table.create(directory, rows, max_rows_per_file=ROWS_OF_GROUP // 2, durable=False)
+
+
 @pytest.mark.parametrize("filter", [None, "a % 2 = 0"])
 def test_read_ahead_is_bounded_and_ends_with_the_scan(
-    many_fragments: Table, filter: str | None, monkeypatch: pytest.MonkeyPatch
+    larger_fragments: Table, filter: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scan reads only a few morsels ahead of a slow consumer. After the consumer closes or drops the scan, no thread
-    remains and nothing more is read."""
+    """A scan reads only a few groups of fragments ahead of a slow consumer. After the consumer closes or drops the
+    scan, no thread remains and nothing more is read."""
     opened: set[str] = set()
-    read = LanceFileReader.read
+    join = LanceCodec.join
 
-    def record_read(self: LanceFileReader, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
-        opened.add(self.full_path)
-        return read(self, columns, start, count)
+    def record_join(self: LanceCodec, files: Sequence[FileToRead], columns: Sequence[str]) -> JoinedReader | None:
+        opened.update(file.path for file in files)
+        return join(self, files, columns)
 
-    monkeypatch.setattr(LanceFileReader, "read", record_read)
-    files_ahead = 16 * (THREADS + 3)
+    monkeypatch.setattr(LanceCodec, "join", record_join)
+    files_ahead = 2 * (THREADS + 3)
     for stop in ("close", "forget"):
         opened.clear()
-        batches = many_fragments.to_batches(filter=filter)
+        batches = larger_fragments.to_batches(filter=filter)
         first = next(batches)
         assert first["a"].to_pylist()[0] == 0
         if stop == "close":
@@ -194,26 +208,25 @@ def test_read_ahead_is_bounded_and_ends_with_the_scan(
         else:
             del batches
         assert _reading_threads() == []
-        assert 0 < len(opened) <= min(files_ahead, FRAGMENTS)
-    assert files_ahead < FRAGMENTS or THREADS > 9
+        assert 0 < len(opened) <= files_ahead < LARGER
 
 
-def test_a_reader_thread_raises_its_error_in_the_consumer(many_fragments: Table, tmp_path: Path) -> None:
+def test_a_reader_thread_raises_its_error_in_the_consumer(larger_fragments: Table, tmp_path: Path) -> None:
     """The consumer gets the rows before the failure and then the error, once."""
-    copy = str(shutil.copytree(many_fragments.uri, tmp_path / "t"))
+    copy = str(shutil.copytree(larger_fragments.uri, tmp_path / "t"))
     table = Table.open(copy)
-    missing_path = table.fragments[150].files[0].path
+    missing_path = table.fragments[60].files[0].path
     (tmp_path / "t" / "data" / missing_path).unlink()
     received: list[int] = []
     with pytest.raises(NotFound, match=missing_path):
         received.extend(row for batch in table.to_batches() for row in batch["a"].to_pylist())
     assert received == list(range(len(received)))
-    assert 0 < len(received) <= 450
+    assert 0 < len(received) <= 30 * ROWS_OF_GROUP
     assert _reading_threads() == []
     with pytest.raises(NotFound, match=missing_path):
         table.count_rows("a >= 0")
     with pytest.raises(NotFound, match=missing_path):
-        table.take([3, 451])
+        table.take([3, 30 * ROWS_OF_GROUP])
 
 
 def test_one_table_serves_several_threads(many_fragments: Table) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 
-from lance_core.coordination.lru_cache import LruCache
+from lance_core.storage.lru_cache import LruCache
 
 
 def test_the_least_recently_used_value_is_evicted() -> None:

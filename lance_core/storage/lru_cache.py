@@ -13,11 +13,26 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """Size and use of one cache of the process."""
+
+    capacity: int
+    """Total weight up to which values are cached, in bytes or in values."""
+    weight: int
+    """Total weight of the cached values."""
+    entries: int
+    hits: int
+    """Requests that were answered by a cached value."""
+    misses: int
 
 
 class LruCache(Generic[Key, Value]):
@@ -33,7 +48,7 @@ class LruCache(Generic[Key, Value]):
         _caches.add(self)
 
     def _start_empty(self) -> None:
-        self._weight = 0
+        self._weight = self._hits = self._misses = 0
         self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -53,11 +68,19 @@ class LruCache(Generic[Key, Value]):
         """Total weight of the cached values, at most the capacity."""
         return self._weight
 
+    @property
+    def statistics(self) -> CacheStatistics:
+        """Size of the cache, and its use so far."""
+        with self._lock:
+            return CacheStatistics(self._capacity, self._weight, len(self._entries), self._hits, self._misses)
+
     def get(self, key: Key) -> Value | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
+                self._misses += 1
                 return None
+            self._hits += 1
             self._entries.move_to_end(key)
             return entry[0]
 
@@ -83,6 +106,12 @@ class LruCache(Generic[Key, Value]):
             self._entries[key] = value, weight
             self._weight += weight
             self._evict()
+
+    def clear(self) -> None:
+        """Evict all values."""
+        with self._lock:
+            self._entries.clear()
+            self._weight = 0
 
     def resize(self, capacity: int) -> None:
         """Change the capacity, and evict the least recently used values that exceed it."""

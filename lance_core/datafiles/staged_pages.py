@@ -1,0 +1,296 @@
+"""Staged pages: reads the pages of some columns of files into memory, from where the codec decodes them.
+
+It reads many small local files, and all files of object stores of which whole pages are requested: there the end of a
+file and then its pages, close ones together, and those of all files concurrently. Every file passes the checks of
+`file_checks.py`. Start with `stage_local` and `stage_objects`.
+"""
+
+import functools
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from lance_core.datafiles.codec import FileToRead
+from lance_core.datafiles.column_layout import columns_of, is_blob
+from lance_core.datafiles.file_checks import (
+    OBJECT_TAIL_BYTES,
+    CheckedFile,
+    check_object_tail,
+    known_object,
+    open_checked_file,
+    read_object_tail,
+)
+from lance_core.errors import Corrupt, LanceError
+from lance_core.format.file_descriptor import decode_schema, select_fields
+from lance_core.format.fragment import StorageVersion
+from lance_core.format.page_view import (
+    FetchedRange,
+    FilePages,
+    PageSelection,
+    Span,
+    build_view,
+    merge_spans,
+    select_pages,
+)
+from lance_core.format.schema import TableSchema
+from lance_core.storage.local import LocalStore
+from lance_core.storage.store import Store
+
+_LOCAL_GAP_MAX = 8 * 1024
+_OBJECT_GAP_MAX = 128 * 1024
+"""Reading these bytes in between takes less time than another request."""
+_REQUEST_BYTES_MAX = 8 << 20
+"""Longer ranges are read by several concurrent requests."""
+_WHOLE_BYTES_MAX = 4 << 20
+_MOST = 0.5
+"""A file of at most `_WHOLE_BYTES_MAX` is read by one request if this share of its columns is requested."""
+_CACHED_PROJECTIONS_MAX = 64
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+ReadRange = Callable[[str, int, int], bytes]
+"""Function that reads a range of a file: path, position, number of bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageProjection:
+    """The part of a file's schema that some names select."""
+
+    schema_bytes: bytes
+    """Serialized schema of their top-level columns."""
+    columns: tuple[int, ...]
+    """Numbers of the columns that store them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPages:
+    """Pages of files in memory."""
+
+    view: Sequence[bytes]
+    """File from which the codec decodes them, in pieces."""
+    files: Sequence[CheckedFile]
+    first_row: int
+    """Row of the file with which the view begins, if there is one file."""
+
+
+@functools.lru_cache(maxsize=_CACHED_PROJECTIONS_MAX)
+def project_schema(schema_bytes: bytes, version: StorageVersion, names: tuple[str, ...]) -> PageProjection | None:
+    """Return the part of a schema that stores these columns, which may be paths into structs; `None` if a view cannot
+    have it. The codec misreads the schemas of files with blobs."""
+    try:
+        fields = decode_schema(schema_bytes).fields
+    except LanceError:
+        return None
+    if any(is_blob(node) for field in fields for node in field.walk()):
+        return None
+    top_level = {field.name for field in fields}
+    selected = {name if name in top_level else name.partition(".")[0] for name in names}
+    if not selected or not selected <= top_level:
+        return None
+    columns: list[int] = []
+    number = 0
+    for field in fields:
+        count = len(columns_of(TableSchema((field,), {}), version).field_ids)
+        if field.name in selected:
+            columns += range(number, number + count)
+        number += count
+    ids = {node.id for field in fields if field.name in selected for node in field.walk()}
+    return PageProjection(select_fields(schema_bytes, ids), tuple(columns))
+
+
+def stage_local(store: LocalStore, files: Sequence[FileToRead], names: tuple[str, ...]) -> StagedPages | None:
+    """Read all pages of these columns of local files with one schema; `None` if they have to be read one by one."""
+    staging = _Staging(names)
+    for file in files:
+        with open_checked_file(store, file.path, file.size) as (descriptor, checked):
+            selection = staging.select(checked)
+            if selection is None:
+                return None
+            spans = merge_spans(selection.spans, _LOCAL_GAP_MAX)
+            ranges = [(start, os.pread(descriptor, size, start)) for start, size in spans]
+        staging.add(checked, selection, ranges, f"{store.description}/{file.path}", partial(store.read, file.path))
+    return staging.finish()
+
+
+def stage_objects(
+    store: Store, files: Sequence[FileToRead], names: tuple[str, ...], read: ReadRange, concurrency: int
+) -> StagedPages | None:
+    """Return the same for files of an object store, whose sizes are known."""
+    share = [len(names) / file.field_count if file.field_count else 0.0 for file in files]
+    opened = map_concurrently(
+        lambda item: open_object(store, item[0], read, is_wanted=item[1] >= _MOST),
+        list(zip(files, share, strict=True)),
+        concurrency,
+    )
+    staging = _Staging(names)
+    selections = []
+    for checked, _ in opened:
+        selection = staging.select(checked)
+        if selection is None:
+            return None
+        selections.append(selection)
+    fetched = fetch_ranges(
+        [
+            (file.path, merge_spans(selection.spans, _OBJECT_GAP_MAX), tail)
+            for file, selection, (_, tail) in zip(files, selections, opened, strict=True)
+        ],
+        read,
+        concurrency,
+    )
+    for file, selection, (checked, _), ranges in zip(files, selections, opened, fetched, strict=True):
+        staging.add(checked, selection, ranges, f"{store.description}/{file.path}", partial(read, file.path))
+    return staging.finish()
+
+
+def open_object(
+    store: Store, file: FileToRead, read: ReadRange, *, is_wanted: bool = False
+) -> tuple[CheckedFile, FetchedRange | None]:
+    """Check a file of an object store. Return also its end, if it was read; `is_wanted` asks for all of a file that is
+    not large."""
+    assert file.size is not None
+    known = known_object(store, file.path, file.size)
+    if known is not None:
+        return known, None
+    length = file.size if is_wanted and file.size <= _WHOLE_BYTES_MAX else OBJECT_TAIL_BYTES
+
+    def read_more(start: int, count: int) -> bytes:
+        return read(file.path, start, count)
+
+    tail, start = read_object_tail(store, file.path, file.size, read_more, length)
+    return check_object_tail(store, file.path, file.size, tail, read_more), (start, tail)
+
+
+def stage_object_range(
+    store: Store,
+    path: str,
+    checked: CheckedFile,
+    tail: FetchedRange | None,
+    names: tuple[str, ...],
+    rows: Span,
+    is_worth_it: Callable[[PageSelection], bool],
+    read: ReadRange,
+    concurrency: int,
+) -> StagedPages | None:
+    """Read the pages of a range of rows of one file. `is_worth_it` decides whether they are read as a whole."""
+    staging = _Staging(names)
+    selection = staging.select(checked, rows)
+    if selection is None or not is_worth_it(selection):
+        return None
+    (ranges,) = fetch_ranges([(path, merge_spans(selection.spans, _OBJECT_GAP_MAX), tail)], read, concurrency)
+    staging.add(checked, selection, ranges, f"{store.description}/{path}", partial(read, path))
+    return staging.finish()
+
+
+def fetch_ranges(
+    wanted: Iterable[tuple[str, Sequence[Span], FetchedRange | None]], read: ReadRange, concurrency: int
+) -> list[list[FetchedRange]]:
+    """Read spans of files, except those inside the end of the file that is in memory."""
+    fetched: list[list[FetchedRange]] = []
+    requests: list[tuple[int, str, int, int]] = []
+    for number, (path, spans, tail) in enumerate(wanted):
+        fetched.append([])
+        for start, size in spans:
+            if tail is not None and tail[0] <= start and start + size <= tail[0] + len(tail[1]):
+                fetched[number].append((start, tail[1][start - tail[0] : start - tail[0] + size]))
+                continue
+            requests += [
+                (number, path, at, min(_REQUEST_BYTES_MAX, start + size - at))
+                for at in range(start, start + size, _REQUEST_BYTES_MAX)
+            ]
+    answers = map_concurrently(lambda request: read(*request[1:]), requests, concurrency)
+    for (number, _, start, _), data in zip(requests, answers, strict=True):
+        fetched[number].append((start, data))
+    for ranges in fetched:
+        ranges.sort(key=lambda each: each[0])
+    return fetched
+
+
+class _Staging:
+    """Collection of the pages of files with one schema."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._projection: PageProjection | None = None
+        self._pages: FilePages | None = None
+        self._files: list[CheckedFile] = []
+        self._parts: list[tuple[PageSelection, Sequence[FetchedRange]]] = []
+
+    def select(self, checked: CheckedFile, rows: Span | None = None) -> PageSelection | None:
+        """Return the pages to read of a file; `None` if they cannot be read together with those before."""
+        pages = checked.pages
+        if pages is None:
+            return None
+        if self._pages is None:
+            self._pages = pages
+            self._projection = project_schema(pages.schema_bytes, pages.version, self._names)
+        if self._projection is None or pages.version != self._pages.version:
+            return None
+        if pages.schema_bytes is not self._pages.schema_bytes and pages.schema_bytes != self._pages.schema_bytes:
+            return None
+        start, count = (0, pages.rows) if rows is None else rows
+        return select_pages(pages, self._projection.columns, start, start + count)
+
+    def add(
+        self,
+        checked: CheckedFile,
+        selection: PageSelection,
+        ranges: Sequence[FetchedRange],
+        path: str,
+        read: Callable[[int, int], bytes],
+    ) -> None:
+        """Add the pages of a file, which are in these ranges; `read` reads anything else of it."""
+        _check_complete(selection.spans, ranges, path)
+        checked.check_offsets_by(partial(_read_from, ranges, read), path, self._names)
+        self._files.append(checked)
+        self._parts.append((selection, ranges))
+
+    def finish(self) -> StagedPages | None:
+        if self._projection is None or self._pages is None:
+            return None
+        first_row = self._parts[0][0].first_row
+        view = build_view(self._projection.schema_bytes, self._pages.version, self._parts)
+        return StagedPages(view, self._files, first_row)
+
+
+def _check_complete(spans: Sequence[Span], ranges: Sequence[FetchedRange], path: str) -> None:
+    """Raise `Corrupt` unless the ranges contain the spans: the codec would decode whatever is in their place."""
+    present = merge_spans([(start, len(data)) for start, data in ranges], 0)
+    starts = [start for start, _ in present]
+    for start, size in spans:
+        number = bisect_right(starts, start) - 1
+        if number < 0 or start + size > sum(present[number]):
+            raise Corrupt("ends before its pages", path=path, field="columns")
+
+
+def _read_from(ranges: Sequence[FetchedRange], read: Callable[[int, int], bytes], position: int, count: int) -> bytes:
+    for start, data in ranges:
+        if start <= position and position + count <= start + len(data):
+            return data[position - start : position - start + count]
+    return read(position, count)
+
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+
+def map_concurrently(work: Callable[[_Item], _Result], items: Sequence[_Item], concurrency: int) -> list[_Result]:
+    """Return the results of requests, which wait for a store. The threads are those of the whole process."""
+    if len(items) < 2:
+        return [work(item) for item in items]
+    pool = _pools.get(concurrency)
+    if pool is None:
+        pool = _pools.setdefault(concurrency, ThreadPoolExecutor(concurrency, thread_name_prefix="lance-range"))
+    futures = [pool.submit(work, item) for item in items]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+os.register_at_fork(after_in_child=_pools.clear)
+
+__all__ = ["StagedPages", "map_concurrently", "open_object", "stage_local", "stage_objects"]
