@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ from lance_core.format.fragment import StorageVersion
 from lance_core.format.logical_types import is_json
 from lance_core.format.naming import blob_file_name
 from lance_core.format.page_view import schema_view
+from lance_core.storage.concurrency import requests_max
 from lance_core.storage.factory import TableStore
 from lance_core.storage.local import LocalStore
 from lance_core.storage.object_upload import StagedFile
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
 _JSON_RELEASE = 13
 """First release of pylance that encodes JSON. Older ones store the text as it is, which no release can read."""
 _SESSIONS_MAX = 64
-REQUESTS_MAX = 64
-"""Ranges of files of an object store that are requested at the same time."""
 _WRITE_BYTES_MAX = 8 * 1024**2
 """Largest batch that is written at once; the library buffers as much of each column before it writes a page."""
 _declared_schemas: "dict[bytes, _DeclaredSchema]" = {}
@@ -102,7 +102,7 @@ class LanceCodec:
         elif any(file.size is None for file in files):
             return None
         else:
-            staged = stage_objects(self.store, files, names, self._read_range, REQUESTS_MAX)
+            staged = stage_objects(self.store, files, names, self._read_range, requests_max(self.store))
         if staged is None:
             return None
         decoder = self.view_decoder(files[0].path)
@@ -123,17 +123,21 @@ class LanceCodec:
         def open_by_codec() -> FileReader:
             return LanceFileReader(self.store, path, checked, tuple(columns))
 
-        return ObjectReader(self.store, path, checked, tail, self._read_range, REQUESTS_MAX, decoder, open_by_codec)
+        return ObjectReader(
+            self.store, path, checked, tail, self._read_range, requests_max(self.store), decoder, open_by_codec
+        )
 
     def _read_range(self, path: str, start: int, length: int) -> bytes:
         """Read a range of a file of an object store without the interpreter lock. A failed or incomplete answer is
         asked for again by the store, which knows which errors are final."""
         try:
             session = _session(self.store.codec_uri, self.store.codec_options)
-            data: bytes = session.read_range(path, start, length)
+            send = partial(session.read_range, path, start, length)
+            if isinstance(self.store, LocalStore):
+                return bytes(send())
+            return bytes(self.store.run_limited(send, received_max=length))
         except (AttributeError, OSError, ValueError, RuntimeError):
             return self.store.read(path, start, length)
-        return data
 
 
 def load_library() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from lance_core.storage.local import LocalStore
+from lance_core.storage.concurrency import requests_max
 from lance_core.storage.store import Store
 
 Item = TypeVar("Item")
@@ -20,7 +20,6 @@ Result = TypeVar("Result")
 
 THREADS = min(16, (os.cpu_count() or 1) + 2)
 """A few more than there are processors, since some threads wait for a disk."""
-OBJECT_THREADS = 64
 _BUFFERED_RESULTS = 2
 """Finished results that may wait beyond those in progress."""
 
@@ -28,7 +27,7 @@ _BUFFERED_RESULTS = 2
 def threads_of(store: Store) -> int:
     """Return the number of threads that read from a store: a few for a local disk, which wait for the processor, and
     as many as an object store answers requests at the same time."""
-    return THREADS if isinstance(store, LocalStore) else OBJECT_THREADS
+    return max(THREADS, requests_max(store))
 
 
 def map_in_order(

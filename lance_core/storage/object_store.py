@@ -144,6 +144,11 @@ class ObjectStore(SupportsOrderedListing, SupportsConcurrency, SupportsBatchDele
     def requests_max(self) -> int:
         return self._limiter.requests_max
 
+    def run_limited(self, request: Callable[[], _T], *, received_max: int) -> _T:
+        """Return the answer to a request that the codec sends for its caller, which takes a slot of the bucket's
+        limiter."""
+        return self._limiter.run(request, received_max=received_max)
+
     def ensure_durable(self, paths: Sequence[str]) -> None:
         """Do nothing: an object is durable before its put is answered."""
 
