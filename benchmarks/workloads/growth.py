@@ -6,12 +6,13 @@ The axes are columns, fragments, fragments of one row, versions, tags, segments 
 
 import shutil
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from benchmarks.growth import AXES, Axis, Step, copy_table
-from benchmarks.harness import Case, Entrant, Scale, Side, Stage
+from benchmarks.harness import CallFigures, Case, Entrant, Scale, Side, Stage
+from benchmarks.memory import PeakMemory
 from benchmarks.report import Facts, GrowthPoint
 from lance_core import Table
 
@@ -25,6 +26,7 @@ class Growth:
     notes = (
         "exponent e: time = c * size ** e; a constant cost lowers it, so that the last one is nearer to the curve",
         "a call opens its table, but for 'commit a file' and 'delete one fragment', which get an open one",
+        "peak MB: additional resident memory during a call, the largest of all calls but the first",
         "fragments: all but one have no data files, since the steps read metadata; ours is not durable here",
     )
 
@@ -56,6 +58,7 @@ class _Runner:
     directory: Path
     """Directory of the table and of its copies."""
     system: str
+    _memory: PeakMemory = field(default_factory=PeakMemory)
     _call: Callable[[], object] | None = None
 
     @property
@@ -67,10 +70,14 @@ class _Runner:
             shutil.rmtree(self._path, ignore_errors=True)
             copy_table(self.directory / "built", self._path)
         self._call = self.prepare(str(self._path))
+        self._memory.begin_call()
 
     def call(self) -> None:
         assert self._call is not None
         self._call()
+
+    def call_figures(self) -> CallFigures:
+        return CallFigures(peaks=self._memory.end_call())
 
     def facts(self) -> Facts:
         if not self.axis.is_one_table:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import partial
 
 from benchmarks.harness import CallFigures, Case, Entrant, Runner, Scale, Side, Stage
+from benchmarks.memory import PeakMemory
 from benchmarks.report import Facts
 from lance_core import LanceError
 from tests.lance_core.storage.request_counts import KINDS
@@ -141,6 +142,7 @@ class _Runner:
     _address: TableAddress | None = None
     _call: Callable[[], object] | None = None
     _prepared: ExitStack = field(default_factory=ExitStack)
+    _memory: PeakMemory = field(default_factory=PeakMemory)
     _errors: int = 0
     _calls: int = 0
 
@@ -155,6 +157,7 @@ class _Runner:
         self._calls += 1
         self.store.server.set_latency(self.store.latency, throttling=self._calls if self.is_throttled else 0)
         self.store.server.take_requests()
+        self._memory.begin_call()
 
     def call(self) -> None:
         assert self._call is not None
@@ -169,11 +172,12 @@ class _Runner:
 
     def call_figures(self) -> CallFigures:
         """Return the requests and the errors, and let the store answer at once until the next call."""
+        memory = self._memory.end_call()
         observed = self.store.server.take_requests()
         self.store.server.set_latency(timedelta(0))
         peaks = {"requests": observed.counts.total, **dict(zip(KINDS, observed.counts.by_kind, strict=True))}
         errors = {"errors": self._errors} if self.is_throttled else {}
-        return CallFigures(counts=errors, peaks={**peaks, "in flight": observed.in_flight_max})
+        return CallFigures(counts=errors, peaks={**peaks, "in flight": observed.in_flight_max, **memory})
 
     def facts(self) -> Facts:
         """Return the size of the table if there is one, and throttling cannot have ended the last call."""

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.cli import measure
 from benchmarks.harness import CallFigures, Case, Entrant, ResultsDiffer, Scale, Side, Stage, run
+from benchmarks.memory import PeakMemory
 from benchmarks.report import CaseReport, Facts, GrowthPoint, Measurement, build_document, fit_growth
 from benchmarks.text import render
 
@@ -227,3 +228,13 @@ def test_exponents_are_fitted_to_the_cases_of_a_curve() -> None:
     assert peer.system == "peer"
     assert peer.exponent == pytest.approx(0.0)
     assert fit_growth(cases[:2]) == ()
+
+
+def test_peak_memory_of_a_call_is_what_it_adds() -> None:
+    memory = PeakMemory()
+    memory.begin_call()
+    bytearray(200_000_000)
+    figures = memory.end_call()
+    assert figures == {} or 150 < figures["peak MB"] < 400
+    memory.begin_call()
+    assert memory.end_call().get("peak MB", 0) < 50

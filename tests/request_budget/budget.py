@@ -44,10 +44,10 @@ class Allowance:
     def requests(self) -> int:
         return self.numbers[0]
 
-    def describe_excess(self, counts: RequestCounts) -> str:
-        """Return what exceeds the allowance, or an empty text."""
+    def describe_excess(self, counts: RequestCounts, variation: int = 0) -> str:
+        """Return what exceeds the allowance by more than `variation` requests, or an empty text."""
         actual = Allowance.of(counts)
-        if actual.requests > self.requests:
+        if actual.requests > self.requests + variation:
             return f"{actual.requests} requests instead of {self.requests}: {_describe_kinds(self, actual)}"
         for name, allowed, size in zip(_COLUMNS[-2:], self.numbers[-2:], actual.numbers[-2:], strict=True):
             if size > allowed * _BYTES_SLACK + _KB_SLACK:

@@ -15,10 +15,12 @@ from typing import Any
 
 import lance
 import numpy as np
+import pyarrow as pa
 
 from lance_core import Table, find_tables
 from lance_core.operations import Append, DataFile, Fragment
 from lance_core.storage.object_store import forget_verified_buckets
+from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from tests.request_budget import tables
 from tests.request_budget.tables import TableKind
 
@@ -51,6 +53,8 @@ class Operation:
     """`None` if pylance has no such operation."""
     has_intent: bool = False
     """True if the operation writes records of intents, which pylance does not have, and may need more requests."""
+    variation: int = 0
+    """Requests more or fewer from run to run, where concurrent checks end with the first that decides."""
     is_long: bool = False
     """True if the operation takes more than a second, so that `make test` leaves it out."""
 
@@ -152,6 +156,22 @@ def _commit_new_files_by_pylance(kind: TableKind) -> Prepare:
     return prepare
 
 
+def _finish_write(at: TableAddress) -> Call:
+    """Write files as tasks do, and let the driver commit the results."""
+    limits = FileLimits(1_000, 2**20)
+    schema = tables.rows(1).schema
+    planned = begin_append(at.uri, schema, create=False, intent=None, limits=limits, storage_options=at.options)
+    assert isinstance(planned, PlannedWrite)
+    results = pa.Table.from_batches(
+        [
+            batch
+            for task in range(tables.TASKS)
+            for batch in WriteTask(planned.plan)(iter(tables.rows(10, task * 10).to_batches()))
+        ]
+    )
+    return lambda: planned.finish(results)
+
+
 def _idle_tick(kind: TableKind) -> Prepare:
     """Evaluate a sensor of all tables of the kind, which has recorded their versions before."""
 
@@ -241,6 +261,7 @@ OPERATIONS: tuple[Operation, ...] = (
         _commit_new_files(TableKind.NEW_FILES),
         _commit_new_files_by_pylance(TableKind.NEW_FILES),
     ),
+    Operation(f"commit the results of {tables.TASKS} tasks", TableKind.FEW_VERSIONS, _finish_write),
     Operation(
         "overwrite",
         TableKind.VERSIONS,
@@ -405,6 +426,7 @@ OPERATIONS: tuple[Operation, ...] = (
         TableKind.FEW_VERSIONS,
         _ours(lambda t: t.cleanup(older_than=timedelta(hours=1), keep=1)),
         _pylance(lambda d: d.cleanup_old_versions(timedelta(hours=1))),
+        variation=3,
     ),
     Operation(
         "cleanup of 99 versions",
@@ -412,6 +434,7 @@ OPERATIONS: tuple[Operation, ...] = (
         _ours(lambda t: t.cleanup(older_than=timedelta(hours=1), keep=1)),
         _pylance(lambda d: d.cleanup_old_versions(timedelta(hours=1))),
         is_long=True,
+        variation=3,
     ),
     Operation(
         "cleanup with nothing to remove, 10 versions",
@@ -432,6 +455,7 @@ OPERATIONS: tuple[Operation, ...] = (
         _ours(lambda t: t.cleanup(older_than=timedelta(hours=1), keep=1)),
         _pylance(lambda d: d.cleanup_old_versions(timedelta(hours=1))),
         has_intent=True,
+        variation=3,
     ),
     Operation("fsck, 10 versions", TableKind.FEW_VERSIONS, _ours(lambda t: t.fsck())),
     Operation("fsck, 100 versions", TableKind.VERSIONS, _ours(lambda t: t.fsck()), is_long=True),

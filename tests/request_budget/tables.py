@@ -20,7 +20,7 @@ from lance_core import Table
 from lance_core.runtime import SYSTEM_RUNTIME, Runtime
 
 VERSIONS, FEW_VERSIONS, MANY_VERSIONS = 100, 10, 1_000
-FRAGMENTS, ROWS_PER_FRAGMENT, DIMENSIONS = 10, 10_000, 16
+FRAGMENTS, ROWS_PER_FRAGMENT, DIMENSIONS, TASKS = 10, 10_000, 16, 20
 _ROWS = FRAGMENTS * ROWS_PER_FRAGMENT
 _STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 """Time of the first version; each following version is a minute younger."""
