@@ -56,7 +56,15 @@ class AssignedVectors:
     @property
     def residuals(self) -> Vectors:
         """Differences between the vectors and their centroids."""
-        return self.floats - self.centroids[self.partitions]
+        return residuals_of(self.floats, self.centroids, self.partitions)
+
+
+def residuals_of(vectors: Vectors, centroids: Vectors, partitions: Ints) -> Vectors:
+    """Return the differences between the vectors and the centroids of their partitions."""
+    result = np.empty_like(vectors)
+    for rows in blocks_of(vectors):  # the centroids of all rows would take as much memory as the vectors
+        np.subtract(vectors[rows], centroids[partitions[rows]], out=result[rows])
+    return result
 
 
 class Quantizer(Protocol):

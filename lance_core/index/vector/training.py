@@ -23,6 +23,7 @@ from lance_core.index.vector.quantizers import (
     Quantizer,
     ScalarCodes,
     Vectors,
+    residuals_of,
 )
 from lance_core.index.vector.rabit import new_rabit_codes
 from lance_core.scan.vector_columns import is_multivector, vector_field
@@ -215,7 +216,7 @@ def _train_codebook(vectors: Vectors, model: Model, options: VectorOptions) -> Q
         vectors = vectors[np.sort(draw.choice(len(vectors), wanted, replace=False))]
     if is_residual:
         centroids = model.float_centroids
-        vectors = vectors - centroids[assign(vectors, centroids, model.metric)]
+        vectors = residuals_of(vectors, centroids, assign(vectors, centroids, model.metric))
     quantizer = library.ProductQuantizer(dimension, sub_vectors, options.bits)
     quantizer.cp.niter, quantizer.cp.min_points_per_centroid = options.max_iters or ITERATIONS, 1
     quantizer.cp.early_stop_threshold = 0.0 if options.max_iters else _CODEBOOK_GAIN_MIN
