@@ -70,6 +70,11 @@ class CheckedFile:
         """Return whether this is the status of the file that was checked."""
         return self.identity == _identity_of(status)
 
+    def needs_check(self, columns: Collection[str]) -> bool:
+        """Return whether `check_offsets` would read anything for these columns."""
+        names = {name.partition(".")[0] for name in columns} | {*columns, ""}
+        return any(name in names and name not in self._checked_columns for name, _ in self._pages)
+
     def check_offsets(self, store: Store, path: str, columns: Collection[str]) -> None:
         """Raise `Corrupt` if the offsets of lists or texts in these columns, or the repetition indices of lists, are
         damaged: the codec would end the process."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.logical_types import is_json
 from lance_core.format.naming import blob_file_name
-from lance_core.format.page_view import schema_view
+from lance_core.format.page_view import FetchedRange, schema_view
 from lance_core.storage.concurrency import requests_max
 from lance_core.storage.factory import TableStore
 from lance_core.storage.local import LocalStore
@@ -423,12 +423,14 @@ class _ViewDecoder:
     def schema_of(self, checked: CheckedFile) -> pa.Schema:
         return self._declared(checked).schema
 
-    def read(self, view: Sequence[bytes], columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, view: Sequence[FetchedRange], columns: Sequence[str], start: int, count: int
+    ) -> Iterator[pa.RecordBatch]:
         with _translated_errors(self._store, self._path):
             result = _open_view(view, columns).read_range(start, count, batch_size=BATCH_ROWS)
             yield from _limit_batches(result.to_batches(), count)
 
-    def take(self, view: Sequence[bytes], columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
+    def take(self, view: Sequence[FetchedRange], columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
         with _translated_errors(self._store, self._path):
             result = _open_view(view, columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
 
@@ -445,25 +447,34 @@ class _ViewDecoder:
         if declared is None:
             with _translated_errors(self._store, self._path):
                 view = schema_view(key, checked.pages.version)
-                declared = _DeclaredSchema.of(_open_view([view], None).metadata().schema)
+                declared = _DeclaredSchema.of(_open_view(view, None).metadata().schema)
             if len(_declared_schemas) < _CACHED_SCHEMAS_MAX:
                 _declared_schemas[key] = declared
         return declared
 
 
-def _open_view(view: Sequence[bytes], columns: Sequence[str] | None) -> "lance.file.LanceFileReader":
+def _open_view(view: Sequence[FetchedRange], columns: Sequence[str] | None) -> "lance.file.LanceFileReader":
     """Open a view by the codec, which opens files by name alone."""
     names = None if columns is None else list(columns)
     if hasattr(os, "memfd_create") and os.path.isdir(directory := f"/proc/{os.getpid()}/fd"):
         with open(os.memfd_create("lance-view"), "wb") as file:
-            file.writelines(view)
-            file.flush()
+            _write_ranges(file, view)
             return _session(directory, ()).open_reader(str(file.fileno()), names)
-    with tempfile.NamedTemporaryFile(prefix="lance-view-") as file:
-        file.writelines(view)
-        file.flush()
-        directory, name = os.path.split(file.name)
+    with tempfile.NamedTemporaryFile(prefix="lance-view-") as named:
+        _write_ranges(named.file, view)
+        directory, name = os.path.split(named.name)
         return _session(directory, ()).open_reader(name, names)
+
+
+def _write_ranges(file: IO[bytes], ranges: Sequence[FetchedRange]) -> None:
+    """Write ranges at their positions, with holes between them."""
+    end = 0
+    for position, data in ranges:
+        if position != end:
+            file.seek(position)
+        file.write(data)
+        end = position + len(data)
+    file.flush()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from lance_core.datafiles.codec import FileToRead
+import numpy as np
+
+from lance_core.datafiles.codec import FileToRead, Rows
 from lance_core.datafiles.column_layout import columns_of, is_blob
 from lance_core.datafiles.file_checks import (
     OBJECT_TAIL_BYTES,
@@ -25,6 +27,7 @@ from lance_core.datafiles.file_checks import (
     read_object_tail,
 )
 from lance_core.errors import Corrupt, LanceError
+from lance_core.format.chunk_table import ChunkedPage, chunked_page_of
 from lance_core.format.file_descriptor import decode_schema, select_fields
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.page_view import (
@@ -38,11 +41,21 @@ from lance_core.format.page_view import (
 )
 from lance_core.format.schema import TableSchema
 from lance_core.storage.local import LocalStore
+from lance_core.storage.lru_cache import LruCache
 from lance_core.storage.store import Store
 
 _LOCAL_GAP_MAX = 8 * 1024
 _OBJECT_GAP_MAX = 128 * 1024
 """Reading these bytes in between takes less time than another request."""
+_COMMON_GAP_MAX = 16 * 1024
+_WHOLE_PAGE_BYTES_MAX = 16 * 1024
+"""Pages up to this size are read as a whole, with those of other columns, before the chunks of larger ones."""
+_COMMON_MAX = 256
+_COMMON_BYTES_MAX = 1 << 20
+PAGE_STARTS_BYTES_MAX = 64 << 20
+_PAGE_STARTS: "LruCache[tuple[str, str, int, int], bytes]" = LruCache(PAGE_STARTS_BYTES_MAX)
+"""Chunk tables, dictionaries and small pages, by store, path and span: they are read before any row of a page."""
+_ENTRY_BYTES = 512
 _REQUEST_BYTES_MAX = 8 << 20
 """Longer ranges are read by several concurrent requests."""
 _WHOLE_BYTES_MAX = 4 << 20
@@ -70,8 +83,8 @@ class PageProjection:
 class StagedPages:
     """Pages of files in memory."""
 
-    view: Sequence[bytes]
-    """File from which the codec decodes them, in pieces."""
+    view: Sequence[FetchedRange]
+    """Content of the file from which the codec decodes them."""
     files: Sequence[CheckedFile]
     first_row: int
     """Row of the file with which the view begins, if there is one file."""
@@ -185,6 +198,71 @@ def stage_object_range(
     return staging.finish()
 
 
+def stage_object_rows(
+    store: Store,
+    path: str,
+    checked: CheckedFile,
+    tail: FetchedRange | None,
+    names: tuple[str, ...],
+    rows: Rows,
+    read: ReadRange,
+    concurrency: int,
+) -> StagedPages | None:
+    """Read the chunks of pages that contain single rows, ascending; `None` if the pages have no chunks of rows.
+    Everything else that the codec needs of a page is read before, and kept for further rows."""
+    if checked.needs_check(names):
+        return None
+    staging = _Staging(names)
+    first = int(rows[0])
+    selection = staging.select(checked, (first, int(rows[-1]) + 1 - first))
+    chunked = None if selection is None else _divide_pages(selection, rows)
+    if selection is None or chunked is None:
+        return None
+    common, pages = chunked
+    kept = {span: _PAGE_STARTS.get((store.description, path, *span)) for span in common}
+    missing = [span for span, data in kept.items() if data is None]
+    (fetched,) = fetch_ranges([(path, merge_spans(missing, _COMMON_GAP_MAX), tail)], read, concurrency)
+    where = f"{store.description}/{path}"
+    _check_complete(missing, fetched, where)
+    parts = {span: data for span, data in kept.items() if data is not None}
+    for span in missing:
+        parts[span] = bytes(_read_from(fetched, partial(read, path), *span))
+        _PAGE_STARTS.put((store.description, path, *span), parts[span], span[1] + _ENTRY_BYTES)
+    spans: list[Span] = []
+    for page, inside in pages:
+        found = page.spans_of(parts[page.table], inside)
+        if found is None:
+            return None
+        spans += found
+    spans.sort()
+    (chunks,) = fetch_ranges([(path, merge_spans(spans, _COMMON_GAP_MAX), tail)], read, concurrency)
+    _check_complete(spans, chunks, where)
+    ranges = sorted([*((position, data) for (position, _), data in parts.items()), *chunks], key=lambda each: each[0])
+    return staging.finish_sparse(checked, selection, ranges)
+
+
+def _divide_pages(selection: PageSelection, rows: Rows) -> tuple[list[Span], list[tuple[ChunkedPage, Rows]]] | None:
+    """Return the buffers that are needed for any row, and the pages with the rows that are read of each, counted from
+    the first of the page; `None` if some rows can only be read with the whole page."""
+    common: list[Span] = []
+    pages: list[tuple[ChunkedPage, Rows]] = []
+    for column in selection.columns:
+        at = selection.first_row
+        for page in column.pages:
+            first, stop = np.searchsorted(rows, (at, at + page.length))
+            buffers = [each for each in zip(page.buffer_offsets, page.buffer_sizes, strict=True) if each[1]]
+            chunked = chunked_page_of(page)
+            if chunked is not None and chunked.chunks[1] > _WHOLE_PAGE_BYTES_MAX:
+                buffers.remove(chunked.chunks)
+                if stop > first:
+                    pages.append((chunked, rows[first:stop] - at))
+            common += buffers
+            at += page.length
+    if len(common) > _COMMON_MAX or sum(size for _, size in common) > _COMMON_BYTES_MAX:
+        return None
+    return sorted(set(common)), pages
+
+
 def fetch_ranges(
     wanted: Iterable[tuple[str, Sequence[Span], FetchedRange | None]], read: ReadRange, concurrency: int
 ) -> list[list[FetchedRange]]:
@@ -247,6 +325,17 @@ class _Staging:
         checked.check_offsets_by(partial(_read_from, ranges, read), path, self._names)
         self._files.append(checked)
         self._parts.append((selection, ranges))
+
+    def finish_sparse(
+        self, checked: CheckedFile, selection: PageSelection, ranges: Sequence[FetchedRange]
+    ) -> StagedPages | None:
+        """Return the parts of one file that are read, where they are in the file."""
+        if self._projection is None or self._pages is None:
+            return None
+        view = build_view(
+            self._projection.schema_bytes, self._pages.version, [(selection, ranges)], keeps_positions=True
+        )
+        return StagedPages(view, [checked], selection.first_row)
 
     def finish(self) -> StagedPages | None:
         if self._projection is None or self._pages is None:

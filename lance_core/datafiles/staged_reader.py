@@ -14,14 +14,16 @@ import pyarrow as pa
 
 from lance_core.datafiles.codec import FileReader, RowRange, Rows
 from lance_core.datafiles.file_checks import CheckedFile
-from lance_core.datafiles.staged_pages import ReadRange, StagedPages, stage_object_range
+from lance_core.datafiles.staged_pages import ReadRange, StagedPages, stage_object_range, stage_object_rows
 from lance_core.format.page_view import FetchedRange, PageSelection
 from lance_core.storage.store import Store
 
-_TAKE_BYTES_MAX = 512 * 1024
+_TAKE_BYTES_MAX = 128 * 1024
+_ROWS_MAX = 65_536
+"""A read of more rows is one of whole pages, or of most of a page."""
 _READ_BYTES_MAX = 64 << 20
-_WASTE_BYTES_MAX = 1 << 20
-"""Bytes of pages that may be read in vain, since a codec that opens the file takes two more requests."""
+_WASTE_BYTES_MAX = 128 * 1024
+"""Bytes of pages that may be read in vain, which takes less time than two dependent requests."""
 
 
 class ViewDecoder(Protocol):
@@ -30,10 +32,12 @@ class ViewDecoder(Protocol):
     def schema_of(self, checked: CheckedFile) -> pa.Schema:
         """Return the schema that a checked file declares."""
 
-    def read(self, view: Sequence[bytes], columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, view: Sequence[FetchedRange], columns: Sequence[str], start: int, count: int
+    ) -> Iterator[pa.RecordBatch]:
         """Read a range of the rows of a view."""
 
-    def take(self, view: Sequence[bytes], columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
+    def take(self, view: Sequence[FetchedRange], columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
         """Read single rows of a view."""
 
 
@@ -111,6 +115,8 @@ class ObjectReader:
             return selection.byte_count <= min(2 * needed + _WASTE_BYTES_MAX, _READ_BYTES_MAX)
 
         staged = self._stage(columns, start, count, is_worth_it)
+        if staged is None and count <= _ROWS_MAX:
+            staged = self._stage_rows(columns, np.arange(start, start + count))
         if staged is None:
             return self._by_codec().read(columns, start, count)
         return self._decoder.read(staged.view, columns, start - staged.first_row, count)
@@ -121,10 +127,15 @@ class ObjectReader:
         first = int(rows[0])
         staged = self._stage(
             columns, first, int(rows[-1]) + 1 - first, lambda selection: selection.byte_count <= _TAKE_BYTES_MAX
-        )
+        ) or self._stage_rows(columns, rows)
         if staged is None:
             return self._by_codec().take(columns, rows)
         return self._decoder.take(staged.view, columns, rows - staged.first_row)
+
+    @property
+    def is_opened_by_codec(self) -> bool:
+        """`True` if a read was left to the codec."""
+        return bool(self._opened)
 
     def with_descriptors(self) -> FileReader:
         return self._by_codec().with_descriptors()
@@ -152,6 +163,13 @@ class ObjectReader:
             is_worth_it,
             self._read,
             self._concurrency,
+        )
+
+    def _stage_rows(self, columns: Sequence[str], rows: Rows) -> StagedPages | None:
+        if self._opened or not len(rows) or rows[0] < 0 or rows[-1] >= self.row_count:
+            return None
+        return stage_object_rows(
+            self._store, self._path, self._checked, self._tail, tuple(columns), rows, self._read, self._concurrency
         )
 
     def _by_codec(self) -> FileReader:

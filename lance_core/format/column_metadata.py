@@ -156,7 +156,7 @@ class _Check:
                 raise self._error("has an encoding outside the file")
             self.is_plausible = False
             return
-        parsed = _parse_encoding(encoding.direct.encoding)
+        parsed = parse_encoding(encoding.direct.encoding)
         if isinstance(parsed, columns_pb2.PageLayout) and not self.bounds.is_2_0:
             self._check_layout(parsed, page)
         elif isinstance(parsed, columns_pb2.ArrayEncoding) and self.bounds.is_2_0:
@@ -363,7 +363,7 @@ def _parse(kind: type[_Message], data: bytes) -> _Message | None:
 
 
 @functools.lru_cache(maxsize=_CACHED_ENCODINGS_MAX)
-def _parse_encoding(data: bytes) -> Message | None:
+def parse_encoding(data: bytes) -> Message | None:
     """Parse the encoding of a page; pages of many files have the same one. Return `None` if it does not parse, and a
     `TypedMessage` if its type is unknown."""
     typed = _parse(columns_pb2.TypedMessage, data)

@@ -20,7 +20,6 @@ from lance_core.format.fragment import StorageVersion
 FIRST_VERSION = StorageVersion(2, 1)
 """First version whose pages consist of whole rows."""
 _ALIGNMENT = 64
-_PADDING = bytes(_ALIGNMENT)
 _LENGTH_TAG = b"\x10"
 
 Span = tuple[int, int]
@@ -110,23 +109,25 @@ def merge_spans(spans: Sequence[Span], gap_max: int) -> list[Span]:
 
 
 def build_view(
-    schema_bytes: bytes, version: StorageVersion, parts: Sequence[tuple[PageSelection, Sequence[FetchedRange]]]
-) -> list[bytes]:
-    """Return the bytes of a view with this schema, in pieces. The ranges of each part contain all of its buffers.
-    Files of several parts are complete, with the same schema."""
-    pieces: list[bytes] = []
+    schema_bytes: bytes,
+    version: StorageVersion,
+    parts: Sequence[tuple[PageSelection, Sequence[FetchedRange]]],
+    *,
+    keeps_positions: bool = False,
+) -> list[FetchedRange]:
+    """Return the content of a view with this schema, ascending by position. The ranges of each part contain all of its
+    buffers. Files of several parts are complete, with the same schema. With `keeps_positions` the buffers of a single
+    part stay where they are in the file, and the ranges may leave out what will not be read."""
+    pieces: list[FetchedRange] = []
     end, rows = 0, 0
     merged: list[columns_pb2.ColumnMetadata] = []
     for selection, ranges in parts:
         starts, shifts = [], []
         for position, data in ranges:
-            padding = (position - end) % _ALIGNMENT
-            if padding:
-                pieces.append(_PADDING[:padding])
-            end += padding
+            end = position if keeps_positions else end + (position - end) % _ALIGNMENT
             starts.append(position)
             shifts.append(end - position)
-            pieces.append(data)
+            pieces.append((end, data))
             end += len(data)
         for column in selection.columns:
             _move_pages(column, starts, shifts, rows - selection.first_row)
@@ -136,15 +137,17 @@ def build_view(
         else:
             merged = list(selection.columns)
         rows += selection.rows
-    padding = -end % _ALIGNMENT
+    if keeps_positions:
+        end = max([end, *(sum(span) for selection, _ in parts for span in selection.spans)])
+    end += -end % _ALIGNMENT
     descriptor = schema_bytes + _LENGTH_TAG + _encode_varint(rows)
     metadata = [column.SerializeToString() for column in merged]
-    return [*pieces, _PADDING[:padding], _encode_tail(end + padding, descriptor, metadata, version)]
+    return [*pieces, (end, _encode_tail(end, descriptor, metadata, version))]
 
 
-def schema_view(schema_bytes: bytes, version: StorageVersion) -> bytes:
+def schema_view(schema_bytes: bytes, version: StorageVersion) -> list[FetchedRange]:
     """Return a view without columns, by which the codec decodes the schema of a file."""
-    return _encode_tail(0, schema_bytes, [], version)
+    return [(0, _encode_tail(0, schema_bytes, [], version))]
 
 
 def _move_pages(
@@ -158,7 +161,7 @@ def _move_pages(
             elif len(shifts) == 1:
                 offsets[number] += shifts[0]
             else:
-                offsets[number] += shifts[bisect_right(starts, offsets[number]) - 1]
+                offsets[number] += shifts[max(0, bisect_right(starts, offsets[number]) - 1)]
         page.priority = max(0, page.priority + row_shift)
 
 

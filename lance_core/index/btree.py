@@ -53,7 +53,7 @@ from lance_core.index.index_type import (
 )
 from lance_core.index.ordering import Mask, Ordering, Positions, Span, concat_arrays, ordering
 from lance_core.index.page_cache import SegmentPages
-from lance_core.index.segment_files import SegmentSink
+from lance_core.index.segment_files import SegmentSink, open_files
 from lance_core.index.supported_types import ORDERED_TYPES, is_ordered, is_plain
 
 _BATCH_ROWS_MIN = 1 << 18
@@ -228,11 +228,9 @@ class BTreeSearcher:
     @classmethod
     def of(cls, segment: Segment) -> "BTreeSearcher":
         place = segment.metadata.qualified_path
-        data = segment.files.open(DATA)
+        data, lookup = open_files(segment.files, (DATA, LOOKUP))
         order = ordering(value_type_of(data, place))
-        return cls(
-            order, load_pages(segment.files.open(LOOKUP), order, data.row_count, place), data, segment.rows_under
-        )
+        return cls(order, load_pages(lookup, order, data.row_count, place), data, segment.rows_under)
 
     def search(self, leaf: Leaf) -> MatchedRows | None:
         certainty = _certainty_of(leaf)

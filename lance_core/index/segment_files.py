@@ -16,6 +16,7 @@ from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import StorageVersion
 from lance_core.format.index_metadata import IndexMetadata, SegmentFile
 from lance_core.package_version import PACKAGE_VERSION
+from lance_core.storage.concurrency import map_requests
 from lance_core.versions.location import Location
 
 WRITER_KEY = "lance_assets.version"
@@ -106,6 +107,13 @@ class OpenSegment:
         file = next((each for each in self.metadata.files if each.path == name), None)
         self.location.codec.verify(path, None if file is None else file.checksum)
         return self.location.codec.open(path, columns, size=None if file is None else file.size)
+
+
+def open_files(source: SegmentSource, names: Sequence[str]) -> list[FileReader]:
+    """Open files of a segment, at the same time if the store answers several requests."""
+    if not isinstance(source, OpenSegment):
+        return [source.open(name) for name in names]
+    return list(map_requests(source.location.own_store, source.open, names))
 
 
 def read_all_rows(file: FileReader, columns: Sequence[str] | None = None) -> pa.Table:

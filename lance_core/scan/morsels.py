@@ -175,7 +175,8 @@ def _morsels_of_task(
         yield Morsel(source, 0, 0)
     step = min(rows_max, _FIRST_MORSEL_ROWS) if grows else rows_max
     if not start and stop == task.fragment.physical_rows <= step:
-        yield Morsel(source, 0, stop, is_joinable=_is_joined(location, task.fragment))
+        is_local = isinstance(location.own_store, LocalStore)
+        yield Morsel(source, 0, stop, is_joinable=(is_joined if is_local else is_joinable)(task.fragment))
         return
     while start < stop:
         yield Morsel(source, start, min(step, stop - start))
@@ -183,11 +184,9 @@ def _morsels_of_task(
         step = min(rows_max, step * _GROWTH)
 
 
-def _is_joined(location: Location, fragment: Fragment) -> bool:
-    """Return whether a fragment is read together with others. On a local disk, small ones are."""
-    if not 0 < fragment.file_bytes <= JOINED_BYTES_MAX and isinstance(location.own_store, LocalStore):
-        return False
-    return is_joinable(fragment)
+def is_joined(fragment: Fragment) -> bool:
+    """Return whether a fragment is so small that it is read in less time together with others."""
+    return 0 < fragment.file_bytes <= JOINED_BYTES_MAX and is_joinable(fragment)
 
 
 def _morsels_of_selection(

@@ -8,6 +8,7 @@ more. Small fragments are read in one pass. `morsels.py` divides fragments into 
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -136,6 +137,23 @@ class RowReader:
     def pick(self, source: LiveFragment, offsets: Offsets) -> pa.RecordBatch:
         """Read the rows at these offsets, deleted or not."""
         return self.begin_pick(source, offsets)()
+
+    def pick_all(self, groups: Sequence[tuple[LiveFragment, Offsets]]) -> pa.RecordBatch:
+        """Read rows of several fragments, deleted or not, together if that is possible."""
+        fragments = [source.fragment for source, _ in groups]
+        joined = None
+        if len(groups) > 1 and not self._has_system_columns and len(set(map(shape_of, fragments))) == 1:
+            with suppress(LanceError):  # reading the fragments one by one shows which of them the error is about
+                if (opened := self._early.open_joined(fragments)) is not None:
+                    starts = np.cumsum([0, *(fragment.physical_rows for fragment in fragments[:-1])])
+                    rows = [offsets + start for (_, offsets), start in zip(groups, starts.tolist(), strict=True)]
+                    joined = opened.take(np.concatenate(rows))
+        if joined is None:
+            return _concat_batches([self.pick(*group) for group in groups])
+        if self._needs_no_projection:
+            return joined
+        source, offsets = groups[0]
+        return self._project(source, (joined,), _RowOffsets(joined.num_rows, offsets))
 
     def begin_pick(self, source: LiveFragment, offsets: Offsets) -> Callable[[], pa.RecordBatch]:
         """Begin to read the same rows, and return the function that waits for them."""

@@ -18,7 +18,7 @@ from lance_core.datafiles.open_fragment import rows_without_columns
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
-from lance_core.scan.morsels import LiveFragment, manifest_path
+from lance_core.scan.morsels import LiveFragment, is_joined, manifest_path
 from lance_core.scan.parallel import map_in_order, threads_of
 from lance_core.scan.reader_cache import ReaderCache
 from lance_core.storage.local import LocalStore
@@ -30,9 +30,12 @@ _ROWS_MAX = 2**_OFFSET_BITS - 1
 """Maximum number of rows in a fragment."""
 
 _SEQUENTIAL_ROWS_MAX = 256
+_JOINED_MAX = 32
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Group: TypeAlias = tuple[LiveFragment, Ints]
+"""A fragment and the offsets of the rows that are read of it."""
 RowNumbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer] | pa.Array | pa.ChunkedArray
 
 
@@ -79,11 +82,19 @@ def take(
         pending = [reader.begin_pick(*each) for each in groups]
         batches: Iterable[pa.RecordBatch] = (finish() for finish in pending)
     else:
-        batches = map_in_order(lambda each: reader.pick(*each), groups, threads=threads_of(location.own_store))
+        batches = map_in_order(reader.pick_all, _joined_groups(groups), threads=threads_of(location.own_store))
     rows_table = pa.Table.from_batches(batches, plan.schema).combine_chunks()
     return (
         rows_table if len(order) == len(keys) and (order[1:] > order[:-1]).all() else rows_table.take(pa.array(order))
     )
+
+
+def _joined_groups(groups: Iterable[Group]) -> Iterator[list[Group]]:
+    """Yield the fragments that are read together: small ones, up to a number of them."""
+    for is_small, neighbours in itertools.groupby(groups, key=lambda group: is_joined(group[0].fragment)):
+        remaining = iter(neighbours)
+        while together := list(itertools.islice(remaining, _JOINED_MAX if is_small else 1)):
+            yield together
 
 
 def take_vectors(

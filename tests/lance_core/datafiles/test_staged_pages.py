@@ -1,6 +1,7 @@
 """Staged pages: rows that are decoded from pages in memory equal those that the codec reads from the files."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lance_core.datafiles.file_checks import FILE_CACHE
 from lance_core.datafiles.lance_codec import LanceCodec, LanceFileReader
 from lance_core.datafiles.staged_pages import map_concurrently, open_object, stage_objects
 from lance_core.datafiles.staged_reader import JoinedReader, ObjectReader
+from lance_core.format.chunk_table import ChunkedPage
 from lance_core.format.page_view import merge_spans
 from lance_core.storage.local import LocalStore
 
@@ -167,6 +169,8 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     with lance.file.LanceFileWriter(str(directory / "f.lance"), version=request.param, data_cache_bytes=1) as writer:
         for seed in range(4):
             writer.write_batch(pa.table(_columns(1000, seed)))
+    with lance.file.LanceFileWriter(str(directory / "large.lance"), version=request.param) as writer:
+        writer.write_batch(pa.table({name: _columns(LARGE, 5)[name] for name in LARGE_COLUMNS}))
     return directory
 
 
@@ -182,6 +186,43 @@ def test_ranges_and_rows_of_an_object(directory: Path, name: str) -> None:
     for rows in ([0], [5, 7, 900], [1500], [3999], [0, 3999]):
         taken = _Objects(directory).open("f.lance", size).take([name], np.array(rows))
         assert _values(taken) == [expected[row] for row in rows]
+
+
+LARGE = 40_000
+LARGE_COLUMNS = ("n", "n_null", "f", "t", "t_null", "bytes", "few", "decimal", "point", "vector", "dictionary")
+
+
+@pytest.mark.parametrize("name", LARGE_COLUMNS)
+def test_chunks_of_a_page(directory: Path, name: str) -> None:
+    """A few rows of a large page are read by its chunk table, without the codec that opens the file. What is read
+    before any row is kept."""
+    size = (directory / "large.lance").stat().st_size
+    file = lance.file.LanceFileReader(str(directory / "large.lance"), columns=[name])
+    expected = file.read_all().to_table()[name].to_pylist()
+    objects = _Objects(directory)
+    reader = objects.open("large.lance", size)
+    for start, count in ((0, 1), (1023, 2), (4095, 4097), (LARGE - 1, 1), (17_000, 3000)):
+        assert _values(reader.read([name], start, count)) == expected[start : start + count]
+    draw = np.random.default_rng(2)
+    for count in (1, 5, 40):
+        rows = np.unique(draw.integers(0, LARGE, count))
+        assert _values(reader.take([name], rows)) == [expected[row] for row in rows]
+    assert not reader.is_opened_by_codec
+    before = len(objects.requests)
+    assert _values(reader.take([name], np.array([30_000]))) == [expected[30_000]]
+    assert len(objects.requests) <= before + 3  # a struct has three columns
+    assert sum(length for _, _, length in objects.requests[before:]) <= 128 * 1024
+
+
+def test_a_chunk_table_that_contradicts_its_page_is_not_used() -> None:
+    page = ChunkedPage((0, 6), (64, 8 * 6), 2500, 2)
+    words = [(2 - 1) << 4 | 10, (3 - 1) << 4 | 10, (1 - 1) << 4]
+    table = np.array(words, dtype="<u2").tobytes()
+    assert page.spans_of(table, np.array([0, 1023])) == [(64, 16)]
+    assert page.spans_of(table, np.array([1023, 1024, 2499])) == [(64, 16), (80, 24), (104, 8)]
+    assert replace(page, chunks=(64, 8 * 7)).spans_of(table, np.array([0])) is None
+    assert replace(page, rows=2048).spans_of(table, np.array([0])) is None
+    assert page.spans_of(table[:-2], np.array([0])) is None
 
 
 def test_requests_for_an_object(directory: Path) -> None:
