@@ -47,7 +47,7 @@ from lance_core.storage.store import Store
 _LOCAL_GAP_MAX = 8 * 1024
 _OBJECT_GAP_MAX = 128 * 1024
 """Reading these bytes in between takes less time than another request."""
-_COMMON_GAP_MAX = 16 * 1024
+_COMMON_GAP_MAX = 64 * 1024
 _WHOLE_PAGE_BYTES_MAX = 16 * 1024
 """Pages up to this size are read as a whole, with those of other columns, before the chunks of larger ones."""
 _COMMON_MAX = 256
