@@ -18,12 +18,11 @@ from lance_core.datafiles.staged_pages import ReadRange, StagedPages, stage_obje
 from lance_core.format.page_view import FetchedRange, PageSelection
 from lance_core.storage.store import Store
 
-_TAKE_BYTES_MAX = 128 * 1024
+_READ_BYTES_MAX = 64 << 20
 _ROWS_MAX = 65_536
 """A read of more rows is one of whole pages, or of most of a page."""
-_READ_BYTES_MAX = 64 << 20
-_WASTE_BYTES_MAX = 128 * 1024
-"""Bytes of pages that may be read in vain, which takes less time than two dependent requests."""
+_WHOLE_BYTES_MAX = 512 * 1024
+"""Bytes of pages that may be read in vain, which takes less time than another request that depends on the first."""
 
 
 class ViewDecoder(Protocol):
@@ -92,7 +91,8 @@ class ObjectReader:
     _concurrency: int
     _decoder: ViewDecoder
     _open_by_codec: Callable[[], FileReader]
-    _opened: list[FileReader] = field(default_factory=list)
+    _whole_bytes_max: int = _WHOLE_BYTES_MAX
+    _opened: list[FileReader] = field(default_factory=list, init=False)
 
     @property
     def row_count(self) -> int:
@@ -112,7 +112,7 @@ class ObjectReader:
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
         def is_worth_it(selection: PageSelection) -> bool:
             needed = selection.byte_count * count // max(1, selection.rows)
-            return selection.byte_count <= min(2 * needed + _WASTE_BYTES_MAX, _READ_BYTES_MAX)
+            return selection.byte_count <= min(2 * needed + self._whole_bytes_max, _READ_BYTES_MAX)
 
         staged = self._stage(columns, start, count, is_worth_it)
         if staged is None and count <= _ROWS_MAX:
@@ -126,7 +126,7 @@ class ObjectReader:
             return self._by_codec().take(columns, rows)
         first = int(rows[0])
         staged = self._stage(
-            columns, first, int(rows[-1]) + 1 - first, lambda selection: selection.byte_count <= _TAKE_BYTES_MAX
+            columns, first, int(rows[-1]) + 1 - first, lambda selection: selection.byte_count <= self._whole_bytes_max
         ) or self._stage_rows(columns, rows)
         if staged is None:
             return self._by_codec().take(columns, rows)
