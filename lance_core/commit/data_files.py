@@ -9,14 +9,16 @@ with `check_files`.
 
 from collections.abc import Iterable, Sequence
 
-from lance_core.commit.fencing import map_concurrently
+from lance_core.commit.file_sizes import find_sizes
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import BufferedRows, RollingWriter
 from lance_core.errors import NotFound, StorageError
+from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import DataFile, Fragment
-from lance_core.format.index_metadata import IndexMetadata, SegmentFile
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.runtime import Runtime
+from lance_core.storage.concurrency import requests_max
 from lance_core.versions.location import Location
 
 SHARED_BYTES_MAX = 16 * 1024**2
@@ -63,43 +65,59 @@ def register_files(
     files: Sequence[DataFile],
     runtime: Runtime,
     segments: Sequence[IndexMetadata] = (),
+    *,
+    written_by_us: bool = True,
 ) -> None:
-    """Record the data files and index segments of a write with its intent, and verify that they exist."""
+    """Record the data files and index segments of a write with its intent, and verify that they exist. `written_by_us`
+    says that the write began before its files were written."""
     if record:
         paths = sorted((*(file.path for file in files), *(segment.qualified_path for segment in segments)))
         idempotency.heartbeat(location.store, record, files=paths, now_ns=runtime.now_ns())
-    check_files(location, files)
-    check_segments(location, segments)
+    check_files(location, files, written_by_us=written_by_us)
+    check_segments(location, segments, written_by_us=written_by_us)
 
 
-def check_files(location: Location, files: Sequence[DataFile]) -> None:
+def check_files(location: Location, files: Sequence[DataFile], *, written_by_us: bool = True) -> None:
     """Verify that the data files exist with their sizes: a manifest must not reference a missing or truncated file."""
+    _check_sizes(
+        location,
+        [
+            (file.qualified_path, f"the data file {file.path}", file.size)
+            for file in files
+            if not (written_by_us and _is_verified(location, file.checksum))
+        ],
+    )
 
-    def check(file: DataFile) -> None:
-        _check_file(location, file.qualified_path, f"the data file {file.path}", file.size)
 
-    map_concurrently(check, files)
-
-
-def check_segments(location: Location, segments: Sequence[IndexMetadata]) -> None:
+def check_segments(location: Location, segments: Sequence[IndexMetadata], *, written_by_us: bool = True) -> None:
     """Verify that the files of index segments exist with their sizes. A query that relies on a wrong size fails."""
+    _check_sizes(
+        location,
+        [
+            (f"{segment.qualified_path}/{file.path}", f"the file {file.path} of index {segment.name!r}", file.size)
+            for segment in segments
+            for file in segment.files
+            if not (written_by_us and _is_verified(location, file.checksum))
+        ],
+    )
 
-    files = [(segment, file) for segment in segments for file in segment.files]
 
-    def check(item: tuple[IndexMetadata, SegmentFile]) -> None:
-        segment, file = item
-        path = f"{segment.qualified_path}/{file.path}"
-        _check_file(location, path, f"the file {file.path} of index {segment.name!r}", file.size)
+def _is_verified(location: Location, checksum: FileChecksum | None) -> bool:
+    """Return whether the writer of a file has verified it, so that an object store need not be asked once more.
 
-    map_concurrently(check, files)
+    A writer of this library computes the checksum of the whole file, and records it after the store has acknowledged
+    all of the file's bytes (`datafiles/lance_codec.py`)."""
+    return checksum is not None and checksum.xxh3 is not None and requests_max(location.store) > 1
 
 
-def _check_file(location: Location, path: str, description: str, size: int | None) -> None:
-    details = location.store.head(path)
-    if details is None:
-        raise NotFound(f"{location.uri}: {description} of this commit does not exist; write it again, then commit")
-    if size is not None and details.size != size:
-        raise StorageError(
-            f"{location.uri}: {description} of this commit has {details.size} bytes, not the {size} that its writer "
-            "reported; write it again, then commit"
-        )
+def _check_sizes(location: Location, expected: Sequence[tuple[str, str, int | None]]) -> None:
+    """Check paths with their descriptions and sizes."""
+    sizes = find_sizes(location, [path for path, _description, _size in expected])
+    for (_path, description, size), stored in zip(expected, sizes, strict=True):
+        if stored is None:
+            raise NotFound(f"{location.uri}: {description} of this commit does not exist; write it again, then commit")
+        if size is not None and stored != size:
+            raise StorageError(
+                f"{location.uri}: {description} of this commit has {stored} bytes, not the {size} that its writer "
+                "reported; write it again, then commit"
+            )

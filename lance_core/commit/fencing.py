@@ -7,13 +7,12 @@ that no version had referenced and that were old enough to be removed. A cleanup
 and files younger than an hour alone, so a faster commit needs no check. Start with `CommitFence`.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
 
+from lance_core.commit.file_sizes import find_sizes
 from lance_core.commit.succession import find_unrelated_successor
 from lance_core.coordination import leases
 from lance_core.coordination.leases import Lease
@@ -24,6 +23,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.naming import NamingScheme
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.runtime import Runtime
+from lance_core.storage.concurrency import map_requests
 from lance_core.storage.store import ReportsClockJumps, ReportsLastChange, read_whole
 from lance_core.versions.file_inventory import added_references, file_exists
 from lance_core.versions.location import Location
@@ -34,10 +34,6 @@ STALL_NS = 20 * 10**9
 _FILE_AGE_NS = 30 * 60 * 10**9
 """Half of the minimum age at which a cleanup removes an orphan file."""
 _FOREVER_NS = 2**62
-CONCURRENCY = 8
-"""Number of requests of one check that are sent concurrently."""
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +51,10 @@ class ClockReading:
     def distant_past(cls) -> "ClockReading":
         """Return the time for files of unknown age."""
         return cls(-_FOREVER_NS, -_FOREVER_NS)
+
+    @property
+    def is_distant_past(self) -> bool:
+        return self == ClockReading.distant_past()
 
     def is_older_than(self, nanoseconds: int, runtime: Runtime) -> bool:
         return max(runtime.elapsed_ns() - self.elapsed_ns, runtime.now_ns() - self.now_ns) > nanoseconds
@@ -106,15 +106,17 @@ class CommitFence:
         if not self._may_look_old(self._started_at):
             return True
         references = added_references(manifest, before)
-        old = sorted(name for name in references.own - self._verified if self._is_old(name))
+        may_be_old = {
+            reading: self._may_look_old(reading) for reading in {self._started_at, *self._written_at.values()}
+        }
+        added = references.own - self._verified
+        old = sorted(name for name in added if may_be_old[self._written_at.get(name, self._started_at)])
         for part in Lease("this commit", files=tuple(old)).parts() if old else ():
             self._leases.append(leases.acquire(self._location.own_store, part, self._runtime))
-        self._check_files([name for name in old if name in references.required])
+        required = references.required
+        self._check_files([name for name in old if name in required])
         self._verified.update(old)
         return not old
-
-    def _is_old(self, name: str) -> bool:
-        return self._may_look_old(self._written_at.get(name, self._started_at))
 
     def _may_look_old(self, written_at: ClockReading) -> bool:
         """Return whether a cleanup may take a file that was written at this time for an old one: it is old, or the
@@ -193,13 +195,9 @@ def _load_previous_version(location: Location, manifest: Manifest, scheme: Namin
 
 
 def _missing_files(location: Location, keys: Sequence[str]) -> list[str]:
-    exist = map_concurrently(partial(file_exists, location.own_store), keys)
-    return [key for key, exists in zip(keys, exist, strict=True) if not exists]
-
-
-def map_concurrently(call: Callable[[_Item], _Result], items: Sequence[_Item]) -> Sequence[_Result]:
-    """Call a function that waits for a store for each item, several at the same time."""
-    if len(items) <= CONCURRENCY:
-        return [call(item) for item in items]
-    with ThreadPoolExecutor(CONCURRENCY) as pool:
-        return list(pool.map(call, items))
+    store = location.own_store
+    indices = [key for key in keys if key.startswith(naming.INDICES)]
+    files = [key for key in keys if not key.startswith(naming.INDICES)]
+    exist = dict(zip(indices, map_requests(store, partial(file_exists, store), indices), strict=True))
+    exist |= {key: size is not None for key, size in zip(files, find_sizes(location, files), strict=True)}
+    return [key for key in keys if not exist[key]]

@@ -314,7 +314,14 @@ def finish(
     """Verify the files of the operation, audit it, commit it, and record the commit with the intent."""
     planned_on = started.base.manifest if isinstance(started.base, Snapshot) else None
     files, segments = files_written(operation, planned_on), segments_written(operation, planned_on)
-    data_files.register_files(started.location, started.record, files, started.runtime, segments)
+    data_files.register_files(
+        started.location,
+        started.record,
+        files,
+        started.runtime,
+        segments,
+        written_by_us=started.started_at is not None and not started.started_at.is_distant_past,
+    )
     ours = Transaction(started.read_version, started.uuid, operation, properties, verb=started.verb)
     detached = None
     if audit is not None:

@@ -101,7 +101,7 @@ class ObjectStore(SupportsOrderedListing, SupportsConcurrency, SupportsBatchDele
         return [*self._list_pages(directory, recursive=False, after=start_after)]
 
     def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
-        return [*islice(self._list_pages(directory, recursive=False, limit=count), count)]
+        return [*islice(self._list_pages(directory, recursive=False, limit=min(count, PAGE_KEYS_MAX)), count)]
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         return [*self._list_pages(directory, recursive=True)]

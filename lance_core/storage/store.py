@@ -119,7 +119,7 @@ class SupportsOrderedListing(ABC):
 
     @abstractmethod
     def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
-        """Return the first `count` objects directly in a directory by name, in one request."""
+        """Return the first `count` objects directly in a directory by name, with one request for each thousand."""
 
 
 class ReportsClockJumps(ABC):

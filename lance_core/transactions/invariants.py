@@ -19,6 +19,7 @@ from lance_core.validation import STABLE_ROW_IDS_ADVICE
 _SEARCHES_MAX = 32
 """Up to this number of files, searching the manifest's bytes for each name is cheaper than parsing all names in it."""
 _FileKey: TypeAlias = tuple[str, int | None]
+_Layout: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...], int, int], ...]
 
 
 class InvariantViolation(AssertionError):
@@ -33,8 +34,13 @@ def check(
     _check_version_number(before, after, number)
     _check_counters(before, after)
     _check_new_ids(before, after, added)
+    checked: set[_Layout] = set()
     for fragment in added:
         _check_fragment(fragment, after)
+        layout = _layout_of(fragment)
+        if layout not in checked:  # thousands of fragments share one layout
+            _check_layout(fragment, after)
+            checked.add(layout)
 
 
 def _check_version_number(before: Manifest | None, after: Manifest, number: Version | None) -> None:
@@ -74,20 +80,33 @@ def _check_new_ids(before: Manifest | None, after: Manifest, added: Sequence[Fra
 
 
 def _check_fragment(fragment: Fragment, after: Manifest) -> None:
-    fragment.check(path=after.path)
+    fragment.check_limits(path=after.path)
     if fragment.physical_rows < 1:
         raise InvalidInput(f"fragment {fragment.id} has no rows; omit it")
-    if not fragment.files:
+    if after.has_stable_row_ids and fragment.message.WhichOneof("row_id_sequence") is None:
+        raise InvariantViolation(f"fragment {fragment.id} has no row ids, but the table has stable row ids")
+
+
+def _layout_of(fragment: Fragment) -> _Layout:
+    """Return everything that `_check_layout` depends on."""
+    return tuple(
+        (tuple(file.fields), tuple(file.column_indices), file.file_major_version, file.file_minor_version)
+        for file in fragment.message.files
+    )
+
+
+def _check_layout(fragment: Fragment, after: Manifest) -> None:
+    fragment.check(path=after.path)
+    files = fragment.files
+    if not files:
         raise InvalidInput(f"fragment {fragment.id} has no data files")
-    for file in fragment.files:
+    for file in files:
         if not any(field_id >= 0 for field_id in file.field_ids):
             raise InvalidInput(f"data file {file.path} stores no live field")
         if file.version.is_legacy != after.storage_version.is_legacy:
             raise InvalidInput(
                 f"data file {file.path} has storage version {file.version}, the table has {after.storage_version}"
             )
-    if after.has_stable_row_ids and fragment.message.WhichOneof("row_id_sequence") is None:
-        raise InvariantViolation(f"fragment {fragment.id} has no row ids, but the table has stable row ids")
 
 
 def check_schema(schema: TableSchema) -> None:

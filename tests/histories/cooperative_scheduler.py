@@ -9,14 +9,8 @@ system call. An actor may therefore wait for another one only by yielding contro
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from unittest.mock import patch
 
 from greenlet import getcurrent, greenlet
-
-from lance_core.commit import fencing
-
-_UNREACHABLE_CONCURRENCY = 1 << 30
-"""Concurrency that the product never reaches, so an actor makes its concurrent calls one by one: each is a step."""
 
 
 class ProcessKilled(BaseException):
@@ -62,10 +56,9 @@ class CooperativeScheduler:
         """Run the actors until the last one has ended. Raise the first error that one of them raised."""
         for name, body in actors.items():
             self._runnable[name] = greenlet(partial(self._run_actor, name, body), getcurrent())
-        with patch.object(fencing, "CONCURRENCY", _UNREACHABLE_CONCURRENCY):
-            while self._runnable:  # an actor that has ended switches back to here
-                self._current = self.choose_next(sorted(self._runnable))
-                self._runnable[self._current].switch()
+        while self._runnable:  # an actor that has ended switches back to here
+            self._current = self.choose_next(sorted(self._runnable))
+            self._runnable[self._current].switch()
         self._current = ""
         if self._failures:
             raise self._failures[0]
