@@ -31,6 +31,9 @@ from lance_core.versions.snapshot import Snapshot
 
 STALL_NS = 20 * 10**9
 """A third of the minimum age at which a cleanup removes a version."""
+_CHECK_NS = STALL_NS // 10
+"""Time from the reading of the history to the end of the checks after which the history is read again: other writers
+have probably committed meanwhile."""
 _FILE_AGE_NS = 30 * 60 * 10**9
 """Half of the minimum age at which a cleanup removes an orphan file."""
 _FOREVER_NS = 2**62
@@ -100,8 +103,8 @@ class CommitFence:
         version references them. Files from before a jump of the store's clock count as old. `written` are the files
         that this attempt wrote.
 
-        Return false if files were checked, which happens once for each file: the check takes time, so the caller must
-        read the history again before the put."""
+        Return false if files were checked, which happens once for each file, and the check took long: the caller then
+        reads the history again, so that the put is not late."""
         self._written_at |= dict.fromkeys(written, self._attempt_began)
         if not self._may_look_old(self._started_at):
             return True
@@ -116,7 +119,8 @@ class CommitFence:
         required = references.required
         self._check_files([name for name in old if name in required])
         self._verified.update(old)
-        return not old
+        began = self._attempt_began
+        return not old or not (began.is_older_than(_CHECK_NS, self._runtime) or self._has_clock_jumped_since(began))
 
     def _may_look_old(self, written_at: ClockReading) -> bool:
         """Return whether a cleanup may take a file that was written at this time for an old one: it is old, or the

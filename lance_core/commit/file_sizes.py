@@ -12,11 +12,11 @@ from lance_core.storage.concurrency import map_requests, requests_max
 from lance_core.storage.store import SupportsOrderedListing
 from lance_core.versions.location import Location
 
-_QUESTIONS_MAX = 16
+QUESTIONS_MAX = 16
 """Maximum number of files that are asked for one by one in any case."""
-_LISTED_MIN = 1_000
+LISTED_MIN = 1_000
 """Files in one page of a listing."""
-_LISTED_PER_FILE_MAX = 8
+LISTED_PER_FILE_MAX = 8
 """Listing this many files, page after page, takes half as long as asking for one of them, 64 at the same time."""
 
 
@@ -35,7 +35,7 @@ def find_sizes(location: Location, paths: Sequence[str]) -> Iterator[int | None]
 def _list_sizes(location: Location, paths: Sequence[str]) -> dict[str, int]:
     """Return the sizes of those files that a bounded listing of their directories finds."""
     store = location.own_store
-    if len(paths) <= _QUESTIONS_MAX or requests_max(store) == 1 or not isinstance(store, SupportsOrderedListing):
+    if len(paths) <= QUESTIONS_MAX or requests_max(store) == 1 or not isinstance(store, SupportsOrderedListing):
         return {}
     counts: dict[str, int] = {}
     for path in paths:
@@ -46,6 +46,6 @@ def _list_sizes(location: Location, paths: Sequence[str]) -> dict[str, int]:
     return {
         info.path: info.size
         for directory, count in counts.items()
-        if count > _QUESTIONS_MAX
-        for info in store.list_first(directory, max(_LISTED_MIN, _LISTED_PER_FILE_MAX * count))
+        if count > QUESTIONS_MAX
+        for info in store.list_first(directory, max(LISTED_MIN, LISTED_PER_FILE_MAX * count))
     }

@@ -191,7 +191,7 @@ def _take_existing_version_for_own(patch: pytest.MonkeyPatch) -> None:
 
 def _skip_file_checks(patch: pytest.MonkeyPatch) -> None:
     """A truncated file is committed."""
-    patch.setattr(data_files, "check_files", lambda location, files: None)
+    patch.setattr(data_files, "check_files", lambda location, files, *, written_by_us=True: None)
 
 
 def _record_commit_as_next_version(patch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def _put_manifest_before_data_files() -> None:
         return put
 
     LocalStore.ensure_durable, LocalStore.create = hide, create_and_show  # type: ignore[assignment, method-assign]
-    data_files.check_files = lambda location, files: None
+    data_files.check_files = lambda location, files, *, written_by_us=True: None
 
 
 SKIPPED_DIRECTORY_SYNC = "skips the sync of directories"

@@ -20,7 +20,7 @@ from lance_core.format.operations import Append
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.storage.local import LocalStore
 from lance_core.storage.memory import MemoryStore
-from lance_core.storage.store import Put
+from lance_core.storage.store import ObjectInfo, Put
 from tests.lance_core.in_memory_table import Fault, FaultyStore, InMemoryTable, deterministic_runtime, on_create
 
 
@@ -158,9 +158,17 @@ def test_a_slow_writer_leases_its_files_and_checks_that_they_exist() -> None:
     assert slow_writer.table.file_names() == ["a", "late"]
 
 
-def test_a_slow_writer_checks_its_files_once_for_any_number_of_lost_races() -> None:
-    """It does not check right before a put, since that would lose the next race too."""
+@pytest.mark.parametrize("check_takes", [timedelta(seconds=1), timedelta(seconds=3)], ids=["quick check", "slow check"])
+def test_a_slow_writer_checks_its_files_once_for_any_number_of_lost_races(check_takes: timedelta) -> None:
+    """It does not take long right before a put, since that would lose the next race too."""
     slow_writer = PausedWriter()
+    head = slow_writer.backing_store.head
+
+    def head_slowly(path: str) -> ObjectInfo | None:
+        slow_writer.now += check_takes if path == "data/late.lance" else timedelta(0)
+        return head(path)
+
+    slow_writer.backing_store.head = head_slowly  # type: ignore[method-assign]
     numbers = iter(range(10, 20))
 
     def commit_first() -> None:
@@ -173,7 +181,9 @@ def test_a_slow_writer_checks_its_files_once_for_any_number_of_lost_races() -> N
     checks = [at for at, (call, path) in enumerate(store.calls) if (call, path) == ("head", "data/late.lance")]
     puts = [at for at, (call, path) in enumerate(store.calls) if call == "create" and path.startswith(naming.VERSIONS)]
     assert len(checks) == 2, "once before the commit, once under the lease"
-    assert any(store.calls[at][0] in ("list", "read") for at in range(checks[-1] + 1, puts[0])), "read again"
+    reads = [at for at, (call, path) in enumerate(store.calls) if call in ("list", "read") and "_versions" in path]
+    reads_again = any(checks[-1] < at < puts[0] for at in reads)
+    assert reads_again == (check_takes > timedelta(seconds=2))
 
 
 def test_checking_old_files_is_no_attempt() -> None:

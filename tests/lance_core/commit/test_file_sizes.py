@@ -49,9 +49,9 @@ def test_sizes_are_those_of_single_questions(stored: set[int], wanted: set[int],
         store.put(f"data/{number}.lance", bytes(number))
     paths = [f"data/{number}.lance" for number in sorted(wanted, key=str)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_sizes, "_QUESTIONS_MAX", 3)
-        patch.setattr(file_sizes, "_LISTED_MIN", listed)
-        patch.setattr(file_sizes, "_LISTED_PER_FILE_MAX", 1)
+        patch.setattr(file_sizes, "QUESTIONS_MAX", 3)
+        patch.setattr(file_sizes, "LISTED_MIN", listed)
+        patch.setattr(file_sizes, "LISTED_PER_FILE_MAX", 1)
         sizes = list(find_sizes(location_of(store), paths))
     expected = [store.head(path) for path in paths]
     assert sizes == [None if details is None else details.size for details in expected]
