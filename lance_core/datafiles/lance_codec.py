@@ -42,6 +42,7 @@ from lance_core.format.page_view import FetchedRange, schema_view
 from lance_core.storage.concurrency import requests_max
 from lance_core.storage.factory import TableStore
 from lance_core.storage.local import LocalStore
+from lance_core.storage.lru_cache import LruCache
 from lance_core.storage.object_upload import StagedFile
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 _JSON_RELEASE = 13
 """First release of pylance that encodes JSON. Older ones store the text as it is, which no release can read."""
 _SESSIONS_MAX = 64
+OPEN_FILES_MAX = 128
 _WRITE_BYTES_MAX = 8 * 1024**2
 """Largest batch that is written at once; the library buffers as much of each column before it writes a page."""
 _declared_schemas: "dict[bytes, _DeclaredSchema]" = {}
@@ -88,7 +90,11 @@ class LanceCodec:
         # The other process needs no check, so an untrusted file of an object store takes no request here.
         checked = check_file(self.store, path, size, is_vouched=is_vouched) if is_local or self.trusted else UNCHECKED
         if self.trusted and checked.is_plausible:
-            return LanceFileReader(self.store, path, checked, tuple(columns))
+            names = tuple(columns)
+            if not is_local:
+                return LanceFileReader(self.store, path, checked, names)
+            key = self.store.codec_uri, path, checked.identity, names
+            return OPEN_FILES.get_or_create(key, lambda: LanceFileReader(self.store, path, checked, names))
         from lance_core.datafiles.isolated_reader import IsolatedReader  # imports modules that start processes
 
         return IsolatedReader(self.store, path, checked, tuple(columns), size=size)
@@ -491,6 +497,11 @@ class _DeclaredSchema:
             return cls(declared, frozenset())
         first_misread = next(number for number, each in enumerate(declared) if blob_view.is_misread(each))
         return cls(schema, frozenset(schema.names[first_misread:]))
+
+
+OPEN_FILES: "LruCache[tuple[str, str, tuple[int, ...], tuple[str, ...]], LanceFileReader]" = LruCache(OPEN_FILES_MAX)
+"""Local files that the codec has open, with the columns for which it opened them: it takes it milliseconds to open a
+file of many pages. A file that was replaced since has another identity."""
 
 
 @functools.lru_cache(maxsize=_SESSIONS_MAX)

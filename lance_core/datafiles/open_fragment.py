@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_core.datafiles.assemble import StoredColumn, assemble_column
 from lance_core.datafiles.blob_values import BlobValues
@@ -68,6 +69,11 @@ class LiveRows:
         if self._alive is None:
             return np.arange(self._start, self._start + self.batch.num_rows, dtype=np.int64)
         return np.flatnonzero(self._alive) + self._start
+
+    def offsets_of(self, mask: pa.BooleanArray) -> npt.NDArray[np.int64]:
+        """Return the physical offsets of the rows for which the mask is true. Most masks are true for a few rows."""
+        numbers: npt.NDArray[np.int64] = pc.indices_nonzero(mask).to_numpy(zero_copy_only=False).astype(np.int64)
+        return numbers + self._start if self._alive is None else self.offsets[numbers]
 
     def slice(self, rows: slice, batch: pa.RecordBatch) -> "LiveRows":
         """Return a range of these rows, with the columns of `batch`."""

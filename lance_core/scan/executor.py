@@ -116,7 +116,13 @@ class _MorselExecutor:
         return batches
 
     def count_matches(self, morsels: Sequence[Morsel]) -> int:
-        return sum(len(offsets) for _, offsets in self.matching_offsets(morsels))
+        count = 0
+        for picks, group in itertools.groupby(morsels, key=lambda morsel: morsel.picked is not None):
+            if picks:
+                count += sum(len(self._reader_for(morsel).pick_matching_offsets(morsel)) for morsel in group)
+            else:
+                count += self._whole_reader.count_matches(list(group))
+        return count
 
     def matching_offsets(self, morsels: Sequence[Morsel]) -> list[tuple[Fragment, Offsets]]:
         matches: list[tuple[Fragment, Offsets]] = []

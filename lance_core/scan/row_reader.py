@@ -63,8 +63,7 @@ class _FilteredRows:
 
     @property
     def offsets(self) -> Offsets:
-        offsets: Offsets = self.rows.offsets[np.asarray(self.mask)]
-        return offsets
+        return self.rows.offsets_of(self.mask)
 
     def mask_between(self, first: int, stop: int) -> pa.BooleanArray:
         """Return the mask of the rows between two physical rows."""
