@@ -29,6 +29,7 @@ from lance_core.index.statistics import IndexStatistics, SegmentStatistics
 from lance_core.maintenance.cleanup import CleanupReport
 from lance_core.maintenance.index_survey import IndexSurvey
 from lance_core.maintenance.survey import Survey
+from lance_core.storage.lru_cache import CacheStatistics, cache_statistics, resize_cache
 from lance_core.storage.request_limiter import RequestStatistics, request_statistics
 from lance_core.table.base import Audit, Committed
 from lance_core.table.table import Table
@@ -41,6 +42,7 @@ __all__ = [
     "AlreadyExists",
     "Audit",
     "AuditFailed",
+    "CacheStatistics",
     "CleanupReport",
     "CommitUndecided",
     "Committed",
@@ -66,6 +68,8 @@ __all__ = [
     "Table",
     "Unsupported",
     "VersionInfo",
+    "cache_statistics",
     "find_tables",
     "request_statistics",
+    "resize_cache",
 ]

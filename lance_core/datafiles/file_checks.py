@@ -43,7 +43,7 @@ _VERSIONS = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2), S
 ReadRange = Callable[[int, int], bytes]
 """Function that reads a number of bytes of a file from a position."""
 _Identity = tuple[int, int, int, int]
-FILE_CACHE: "LruCache[tuple[str, str], tuple[_Identity, CheckedFile]]" = LruCache(METADATA_BYTES_MAX)
+FILE_CACHE: "LruCache[tuple[str, str], tuple[_Identity, CheckedFile]]" = LruCache(METADATA_BYTES_MAX, "file metadata")
 """Files that have passed the checks, with what identifies their content: their metadata is read once per process."""
 
 

@@ -499,7 +499,9 @@ class _DeclaredSchema:
         return cls(schema, frozenset(schema.names[first_misread:]))
 
 
-OPEN_FILES: "LruCache[tuple[str, str, tuple[int, ...], tuple[str, ...]], LanceFileReader]" = LruCache(OPEN_FILES_MAX)
+OPEN_FILES: "LruCache[tuple[str, str, tuple[int, ...], tuple[str, ...]], LanceFileReader]" = LruCache(
+    OPEN_FILES_MAX, "open files"
+)
 """Local files that the codec has open, with the columns for which it opened them: it takes it milliseconds to open a
 file of many pages. A file that was replaced since has another identity."""
 

@@ -53,7 +53,7 @@ _WHOLE_PAGE_BYTES_MAX = 16 * 1024
 _COMMON_MAX = 256
 _COMMON_BYTES_MAX = 1 << 20
 PAGE_STARTS_BYTES_MAX = 64 << 20
-_PAGE_STARTS: "LruCache[tuple[str, str, int, int], bytes]" = LruCache(PAGE_STARTS_BYTES_MAX)
+_PAGE_STARTS: "LruCache[tuple[str, str, int, int], bytes]" = LruCache(PAGE_STARTS_BYTES_MAX, "page starts")
 """Chunk tables, dictionaries and small pages, by store, path and span: they are read before any row of a page."""
 _ENTRY_BYTES = 512
 _REQUEST_BYTES_MAX = 8 << 20

@@ -18,7 +18,7 @@ file."""
 PageCache = LruCache[tuple[int, int], object]
 """Pages by the number of their segment's `SegmentPages` and their own number."""
 
-PAGE_CACHE = PageCache(CACHE_BYTES_MAX)
+PAGE_CACHE = PageCache(CACHE_BYTES_MAX, "index pages")
 _owners = itertools.count()
 
 

@@ -21,7 +21,7 @@ _FRAGMENT_BYTES_MAX = 16 << 20
 _TAKE_BYTES, _ROW_BYTES = 300_000, 2_000
 """Bytes that can be read in one pass in the time of a take, and of each row that it returns."""
 
-_resident: LruCache[int, pa.RecordBatch] = LruCache(RESIDENT_BYTES_MAX)
+_resident: LruCache[int, pa.RecordBatch] = LruCache(RESIDENT_BYTES_MAX, "resident rows")
 _numbers = itertools.count()
 
 

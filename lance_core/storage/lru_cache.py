@@ -12,10 +12,13 @@ the child does not have.
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
+
+from lance_core.errors import InvalidInput
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -42,10 +45,14 @@ class LruCache(Generic[Key, Value]):
     memory. `None` is not a value. Safe for concurrent use by threads; the lock is not held while a value is created.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int, name: str | None = None) -> None:
+        """Create an empty cache. A cache with a name of `CACHE_NAMES` is one of the process, whose capacity its user
+        may set before or after."""
+        self._capacity = capacity if name is None else _capacities.get(name, capacity)
         self._start_empty()
         _caches.add(self)
+        if name is not None:
+            _named[name] = self
 
     def _start_empty(self) -> None:
         self._weight = self._hits = self._misses = 0
@@ -125,8 +132,30 @@ class LruCache(Generic[Key, Value]):
             self._weight -= evicted
 
 
+CACHE_NAMES = ("file metadata", "open files", "page starts", "resident rows", "index pages")
+"""Caches that all tables of the process share."""
 _caches: "WeakSet[LruCache[Any, Any]]" = WeakSet()
+_named: "dict[str, LruCache[Any, Any]]" = {}
+_capacities: dict[str, int] = {}
+"""Capacities that a user has set."""
 _values_of_parent: list[object] = []
+
+
+def cache_statistics() -> Mapping[str, CacheStatistics]:
+    """Return the size and the use of each cache that all tables of this process share. A cache that no query has needed
+    yet is missing."""
+    return {name: _named[name].statistics for name in CACHE_NAMES if name in _named}
+
+
+def resize_cache(name: str, capacity: int) -> None:
+    """Set the capacity of a cache of this process, in bytes ("open files": in files). 0 keeps nothing."""
+    if name not in CACHE_NAMES:
+        raise InvalidInput(f"there is no cache {name!r}; the caches are {', '.join(map(repr, CACHE_NAMES))}")
+    if not isinstance(capacity, Integral) or isinstance(capacity, bool) or capacity < 0:
+        raise InvalidInput(f"capacity={capacity!r} must be an integer from 0 on")
+    _capacities[name] = capacity
+    if name in _named:
+        _named[name].resize(capacity)
 
 
 def _forget_all() -> None:

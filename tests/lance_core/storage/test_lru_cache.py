@@ -1,7 +1,12 @@
 """LRU cache: its capacity, the order of eviction, and values that replace others."""
 
 import threading
+from pathlib import Path
 
+import pyarrow as pa
+import pytest
+
+from lance_core import InvalidInput, Table, cache_statistics, resize_cache
 from lance_core.storage.lru_cache import LruCache
 
 
@@ -74,3 +79,23 @@ def test_threads_keep_the_weight_consistent() -> None:
         thread.join()
     weights = [1 + key % 5 for key in range(40) if cache.get(key) is not None]
     assert cache.weight == sum(weights) <= 50
+
+
+def test_caches_of_the_process_are_counted_and_resized(tmp_path: Path) -> None:
+    """A new handle of a table finds the metadata of its files; without capacity, nothing is kept."""
+    Table.create(tmp_path / "t", pa.table({"a": range(10)}))
+    Table.open(tmp_path / "t").to_table()
+    before = cache_statistics()["file metadata"]
+    Table.open(tmp_path / "t").to_table()
+    after = cache_statistics()["file metadata"]
+    assert (after.hits, after.misses, after.entries) == (before.hits + 1, before.misses, before.entries)
+    assert 0 < after.weight <= after.capacity
+    try:
+        resize_cache("file metadata", 0)
+        Table.open(tmp_path / "t").to_table()
+        assert cache_statistics()["file metadata"].entries == 0
+    finally:
+        resize_cache("file metadata", after.capacity)
+    for name, capacity in (("files", 1), ("open files", -1), ("open files", True)):
+        with pytest.raises(InvalidInput):
+            resize_cache(name, capacity)
