@@ -31,7 +31,7 @@ from weakref import ref
 from google.protobuf.message import DecodeError
 
 from lance_core.errors import Corrupt, Unsupported
-from lance_core.format import features, manifest_file, size_guard
+from lance_core.format import features, fragment_weight, manifest_file
 from lance_core.format._pb import table_pb2
 from lance_core.format.base_path import BasePath, decode_bases
 from lance_core.format.fragment import Fragment, StorageVersion, live_rows
@@ -135,7 +135,7 @@ class Manifest:
     def decode(cls, file: bytes, *, path: str, version: Version | None = None) -> "Manifest":
         """Parse a whole manifest file. `version` is the version that its name states."""
         body = manifest_file.extract_manifest_message(file, path=path)
-        size_guard.check_message(body, path=path, kind=table_pb2.Manifest)
+        fragment_weight.check_manifest(body, path=path)
         try:
             message = manifest_file.parse_header(body)
         except DecodeError as error:
@@ -413,7 +413,7 @@ class Manifest:
         """Raise `Unsupported` if a reader with the caps of this process would refuse this version. The builder checks
         the fragments that it changes."""
         body = manifest_file.extract_manifest_message(self._file, path=self.path)
-        size_guard.check_message(body, path=self.path, kind=table_pb2.Manifest)
+        fragment_weight.check_manifest(body, path=self.path)
         FIELDS.check(len(self._header.fields), path=self.path)
         # Parsing takes long, and fewer ids or bytes cannot exceed the caps.
         if self.max_fragment_id >= FRAGMENTS.maximum:

@@ -141,9 +141,14 @@ def add_fragments(header: table_pb2.Manifest, fragments: Iterable[table_pb2.Data
 
 def without_fragments(header: table_pb2.Manifest) -> table_pb2.Manifest:
     """Return a copy that carries no fragments."""
-    whole = _LAST_FRAGMENT_TYPE.FromString(header.SerializeToString())
+    return parse_header(strip_fragments(header.SerializeToString()))
+
+
+def strip_fragments(message: bytes) -> bytes:
+    """Return an encoded manifest without its fragments."""
+    whole = _LAST_FRAGMENT_TYPE.FromString(message)
     whole.ClearField(_FRAGMENTS_FIELD)
-    return parse_header(whole.SerializeToString())
+    return whole.SerializeToString()
 
 
 def last_fragment_id(message: bytes) -> int | None:

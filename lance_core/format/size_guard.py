@@ -34,7 +34,7 @@ def check_message(message: bytes, *, path: str, kind: type[Message] | None = Non
 
     `kind` is its type. A message of unknown type is refused if the upper bound of its small parts exceeds the cap, and
     its numbers are not counted."""
-    if len(message) < _PART_BYTES_MIN * SMALL_PARTS.maximum:
+    if is_small(message):
         return
     parts = _bound_small_parts(message)
     if parts <= SMALL_PARTS.maximum and len(message) * _UNITS_OF_A_NUMBER_MAX <= NUMBERS.maximum:
@@ -44,10 +44,20 @@ def check_message(message: bytes, *, path: str, kind: type[Message] | None = Non
             raise SMALL_PARTS.exceeded(f"up to {parts:,}", path=path)
         return
     try:
-        weight = weigh(message, kind, small_parts_max=max(SMALL_PARTS.maximum, len(message) // _BYTES_PER_SMALL_PART))
+        weight = weigh(message, kind, small_parts_max=small_parts_max(message))
     except (TooManyParts, Unweighable):
         raise SMALL_PARTS.exceeded(f"up to {parts:,}", path=path) from None
     NUMBERS.check(weight.numbers, path=path)
+
+
+def is_small(message: bytes) -> bool:
+    """Return whether a message is too short to hold too many parts."""
+    return len(message) < _PART_BYTES_MIN * SMALL_PARTS.maximum
+
+
+def small_parts_max(message: bytes) -> int:
+    """Return how many small parts a message may have."""
+    return max(SMALL_PARTS.maximum, len(message) // _BYTES_PER_SMALL_PART)
 
 
 def _bound_small_parts(message: bytes) -> int:
