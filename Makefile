@@ -105,7 +105,7 @@ fuzz-files: $(STAMP) ## damage data, deletion and index files; read them in four
 golden: $(STAMP) ## regenerate the golden tables with every old release of pylance (ARGS="4.0.0" for some)
 	@$(PYTHON) -m tests.golden.make $(ARGS)
 
-fleets: $(STAMP) ## let this library and old releases of pylance alternate on tables (30 min; ARGS="8.0.0 --random 100")
+fleets: $(STAMP) ## let this library and old releases of pylance alternate on tables (30 min; ARGS="8.0.0 --random 100", ARGS="--seconds 120")
 	@$(PYTHON) -m tests.fleets $(ARGS)
 
 check: $(STAMP) ## format, lint, strict types, import contracts, generated code current

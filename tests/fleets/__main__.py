@@ -6,6 +6,8 @@ The exit code is 1 if an answer is wrong that `faults.py` does not list.
 """
 
 import argparse
+import math
+import random
 import sys
 import time
 import warnings
@@ -30,6 +32,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("releases", nargs="*", default=SUPPORT, help=f"of {', '.join(SUPPORT)} (default: all)")
     parser.add_argument("--random", type=int, default=25, metavar="N", help="random histories for each release")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first random history")
+    parser.add_argument(
+        "--seconds", type=float, default=None, metavar="S", help="time for each release; then a sample of its histories"
+    )
     chosen = parser.parse_args(arguments)
     warnings.simplefilter("ignore", IndexIgnored)
     failed, faults = not _check_support(chosen.releases), Counter[str]()
@@ -37,7 +42,10 @@ def main(arguments: Sequence[str]) -> int:
         readers = {name: stack.enter_context(Release(name, install_release(name))) for name in RELEASES}
         for name in (name for name in readers if name in chosen.releases):
             outcome = _run_release(
-                readers[name], list(readers.values()), range(chosen.seed, chosen.seed + chosen.random)
+                readers[name],
+                list(readers.values()),
+                range(chosen.seed, chosen.seed + chosen.random),
+                chosen.seconds or math.inf,
             )
             failed |= bool(outcome.problems)
             faults += outcome.faults
@@ -56,17 +64,25 @@ def _check_support(releases: Sequence[str]) -> bool:
     return is_right
 
 
-def _run_release(peer: Release, readers: Sequence[Release], seeds: range) -> Outcome:
-    total, began = Outcome(), time.monotonic()
+def _run_release(peer: Release, readers: Sequence[Release], seeds: range, seconds: float) -> Outcome:
+    """Run the histories of a release until its time is over. A bounded run takes them in random order, so that those
+    that run are a sample of all."""
+    total, began, done = Outcome(), time.monotonic(), 0
     histories = [*systematic_histories(), *map(random_history, seeds)]
+    if seconds < math.inf:
+        random.Random(f"{peer.name} {seeds.start}").shuffle(histories)
     for history in histories:
+        if time.monotonic() - began >= seconds:
+            break
         outcome = run_history(history, peer, readers)
         for problem in outcome.problems:
             print(f"{problem}\n", flush=True)
         total.add(outcome)
+        done += 1
     print(
-        f"pylance {peer.name}: {len(histories)} histories, {total.answers:,} questions, {total.faults.total():,} wrong "
-        f"answers by known faults of pylance, {len(total.problems)} problems, {time.monotonic() - began:,.0f} s",
+        f"pylance {peer.name}: {done} of {len(histories)} histories, {total.answers:,} questions, "
+        f"{total.faults.total():,} wrong answers by known faults of pylance, {len(total.problems)} problems, "
+        f"{time.monotonic() - began:,.0f} s",
         flush=True,
     )
     return total
