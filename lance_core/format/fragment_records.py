@@ -91,6 +91,14 @@ class FragmentRecords:
             ids = np.fromiter((self[position].id for position in range(len(self))), np.uint64, len(self))
         return ids
 
+    def count_rows(self) -> int | None:
+        """Return the number of rows; `None` if rows are deleted, a fragment does not record its rows, or ids do not
+        ascend, so that the fragments have to be counted one by one."""
+        listed = self._merged.physical_rows
+        if self.has_deletion_files or len(listed) != len(self) or not all(listed) or not self.are_ascending:
+            return None
+        return int(sum(listed))
+
     @cached_property
     def are_ascending(self) -> bool:
         """True if each fragment has a higher id than the one before it, as writers list them."""
@@ -314,9 +322,10 @@ def _declare_types() -> tuple[type[Message], type[Message]]:
         type_name=f".{package}.Fragment",
     )
     numbers = table_pb2.DataFragment.DESCRIPTOR.fields_by_name
-    fragment.field.add(
-        name="ids", number=numbers["id"].number, label=FieldType.LABEL_REPEATED, type=FieldType.TYPE_UINT64
-    )
+    for name, of in (("ids", "id"), ("physical_rows", "physical_rows")):
+        fragment.field.add(
+            name=name, number=numbers[of].number, label=FieldType.LABEL_REPEATED, type=FieldType.TYPE_UINT64
+        )
     for name in ("deletion_file", "overlays"):
         fragment.field.add(
             name=name, number=numbers[name].number, label=FieldType.LABEL_OPTIONAL, type=FieldType.TYPE_BYTES

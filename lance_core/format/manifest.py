@@ -371,6 +371,8 @@ class Manifest:
 
     def row_count(self) -> int:
         """Return the number of live rows, from the counts in the manifest."""
+        if (rows := self.fragment_records().count_rows()) is not None:
+            return rows
         total = 0
         seen: set[int] = set()
         for fragment in self.message.fragments:

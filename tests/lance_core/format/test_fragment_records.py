@@ -115,3 +115,15 @@ def test_a_repeated_id_is_found() -> None:
     assert FragmentRecords(twice.SerializeToString(), path="m").find_repeated_id() == 2
     zeros = table_pb2.Manifest(fragments=[table_pb2.DataFragment(), table_pb2.DataFragment(physical_rows=1)])
     assert FragmentRecords(zeros.SerializeToString(), path="m").find_repeated_id() == 0
+
+
+@given(VERSIONS, st.permutations(range(41)))
+def test_rows_are_counted_together_or_one_by_one(
+    fragments: dict[int, table_pb2.DataFragment], order: list[int]
+) -> None:
+    for listed in (None, [number for number in order if number in fragments]):
+        records = records_of(fragments, listed)
+        counts = [fragment.physical_rows for fragment in records]
+        is_ascending = listed is None or listed == sorted(listed)
+        needs_each = records.has_deletion_files or 0 in counts or not is_ascending
+        assert records.count_rows() == (None if needs_each else sum(counts))
