@@ -35,6 +35,7 @@ from lance_core.table.base import Audit, Committed
 from lance_core.table.table import Table
 from lance_core.versions.history import VersionInfo
 from lance_core.versions.table_listing import FoundTables, find_tables
+from lance_core.versions.version_watch import VersionListing, VersionWatch
 
 __all__ = [
     "FOR_GOOD",
@@ -68,6 +69,8 @@ __all__ = [
     "Table",
     "Unsupported",
     "VersionInfo",
+    "VersionListing",
+    "VersionWatch",
     "cache_statistics",
     "find_tables",
     "request_statistics",

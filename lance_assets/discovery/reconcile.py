@@ -25,7 +25,7 @@ from lance_assets.ledger.partition_keys import is_version_key, partition_key, ve
 from lance_assets.ledger.recording import newest_behind_others, restate_newest
 from lance_assets.ledger.recording_lock import ClaimObserver, RecordingLock
 from lance_assets.ledger.version_metadata import TABLE_ERRORS
-from lance_core import Table
+from lance_core import Table, VersionListing, VersionWatch
 
 RETIRED_PER_TICK = 200
 """Dagster deletes partition keys one by one."""
@@ -51,6 +51,10 @@ class DiscoveryCache:
     run_waits: RunWaits = field(init=False)
     _audited: dict[str, float] = field(default_factory=dict)
     """Time of the last audit, by the label of the ledger."""
+    _watches: dict[str, VersionWatch] = field(default_factory=dict)
+    """Watches on the tables that were opened, by the label of the ledger."""
+    _settled: dict[str, tuple[Watermark, VersionListing]] = field(default_factory=dict)
+    """Watermark and versions of the tables for which the last tick had nothing to do."""
 
     def __post_init__(self) -> None:
         self.observer = ClaimObserver(self.clock)
@@ -73,6 +77,30 @@ class DiscoveryCache:
         audited = self._audited.get(ledger.label)
         return audited is None or self.clock() - audited >= AUDIT_INTERVAL_S
 
+    def list_versions(self, ledger: Ledger) -> VersionListing | None:
+        """List the versions of a table that was opened before; `None` if it was not."""
+        watch = self._watches.get(ledger.label)
+        return None if watch is None else watch.read()
+
+    def is_settled(self, ledger: Ledger, watermark: Watermark | None, listing: VersionListing | None) -> bool:
+        """Return whether a tick that saw the same versions had nothing to do, and no audit is due."""
+        is_same = listing is not None and self._settled.get(ledger.label) == (watermark, listing)
+        return is_same and not self.is_audit_due(ledger)
+
+    def note_opened(self, ledger: Ledger, opened: "OpenedTable") -> None:
+        """Keep a watch on a table, which may be another one than before."""
+        if opened.watch is not None:
+            self._watches[ledger.label] = opened.watch
+
+    def note_settled(self, ledger: Ledger, watermark: Watermark, opened: "OpenedTable") -> None:
+        """Record the watermark of a tick if it leaves nothing to do, and if the tick certainly opened the table that
+        was listed."""
+        listing = opened.listing
+        if listing is None or not opened.is_as_listed:
+            return
+        if watermark == watermark.settled_at(opened.table.version, len(listing.numbers)):
+            self._settled[ledger.label] = watermark, listing
+
     def note_audit(self, ledger: Ledger) -> None:
         """Record that the watermark was compared now, so that the next interval begins."""
         self._audited[ledger.label] = self.clock()
@@ -85,12 +113,19 @@ class OpenedTable:
     table: Table
     identity: str | None
     versions: tuple[int, ...]
+    watch: VersionWatch | None = None
+    listing: VersionListing | None = None
+    """Listing that `versions` come from."""
+    is_as_listed: bool = False
+    """True if the versions were the same before the table was opened, so that they are those of this table."""
 
     @classmethod
     def open(cls, ledger: Ledger) -> "OpenedTable":
         """Open the table of a ledger."""
         table = ledger.open()
-        return cls(table, ledger.identity_of(table), table.version_numbers())
+        identity, watch = ledger.identity_of(table), table.watch()
+        listing = watch.read()
+        return cls(table, identity, listing.numbers, watch, listing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +158,10 @@ def reconcile(
     """Compare a table with its ledger and record the missing versions. Return the partitions to retire and the new
     watermark."""
     table, is_audit = opened.table, cache.is_audit_due(ledger)
+    cache.note_opened(ledger, opened)
     is_known = cache.knows(ledger, opened.identity, watermark) and not is_audit
     if is_known and watermark and watermark == watermark.settled_at(table.version, len(opened.versions)):
+        cache.note_settled(ledger, watermark, opened)
         return ReconcileResult(watermark)
     incarnation = cache.incarnation(instance, ledger, opened.identity)
     leadership = elect_leader(instance, ledger, sensor, now, cache.observer)
@@ -158,8 +195,11 @@ def reconcile(
     # Results of checks are stored once or never, since the next tick finds their versions recorded.
     for evaluation in _evaluate_checks(instance, ledger, checks, table, recorded.events, now):
         instance.report_runless_asset_event(evaluation)
+    settled_count = len(versions) if is_settled else 0
+    after = Watermark(incarnation, recorded.last, settled_count, tuple(unreadable[-UNREADABLE_MAX:]))
+    cache.note_settled(ledger, after, opened)
     return ReconcileResult(
-        Watermark(incarnation, recorded.last, len(versions) if is_settled else 0, tuple(unreadable[-UNREADABLE_MAX:])),
+        after,
         len(recorded.events),
         tuple(removed[:retired_max]),
         recorded.has_more or not (is_complete or pending.is_waiting),

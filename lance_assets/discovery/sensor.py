@@ -1,9 +1,9 @@
 """Discovery sensor: finds the versions that writers outside of Dagster commit, for one table or many.
 
-Each tick opens all tables and reads only those that have changed (`reconcile.py`). It ends within its budget: versions
-beyond it follow with the next tick, which begins with the tables that this one did not reach. The cursor holds the
-watermark of each table. The ledger itself shows which versions are recorded, so a lost cursor or a renamed sensor is
-harmless. Start with `discovery_sensor`.
+Each tick lists the versions of all tables, and opens those that have changed (`reconcile.py`). It ends within its
+budget: versions beyond it follow with the next tick, which begins with the tables that this one did not reach. The
+cursor holds the watermark of each table. The ledger itself shows which versions are recorded, so a lost cursor or a
+renamed sensor is harmless. Start with `discovery_sensor`.
 """
 
 import json
@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -32,7 +32,8 @@ SECONDS_PER_TICK = 20.0
 """Dagster drops the result of a tick that takes longer than a minute."""
 BYTES_PER_TICK = 40_000_000
 """Limit of the events that a tick holds in memory."""
-_OPENED_AHEAD = 8
+_OPENED_AHEAD = 64
+"""Tables that are listed or opened at the same time: the time of a tick is mostly the latency of stores."""
 OPENING_S_MIN = 5.0
 """Minimum number of seconds for which a tick waits for a table to open, even if its own time is over."""
 
@@ -127,22 +128,26 @@ def run_tick(
     notes: list[str] = []
     order = _rotate_to(ledgers, cursor.first)
     first = ""
-    for position, (ledger, wait_for_table) in enumerate(_open_ahead(order, budget)):
+    for position, (ledger, wait_for_table) in enumerate(_open_ahead(order, cursor, budget, cache)):
         if budget.is_spent():
             first = ledger.label
             break
         watermark = cursor.tables.get(ledger.label)
         try:
-            result = reconcile(
-                instance,
-                ledger,
-                wait_for_table(),
+            result = _reconcile_if_changed(
+                wait_for_table,
+                partial(
+                    reconcile,
+                    instance,
+                    ledger,
+                    watermark=watermark,
+                    sensor=sensor,
+                    budget=budget,
+                    cache=cache,
+                    checks=checks.get(ledger.label, ()),
+                    now=now,
+                ),
                 watermark,
-                sensor=sensor,
-                budget=budget,
-                cache=cache,
-                checks=checks.get(ledger.label, ()),
-                now=now,
             )
         except NotFound:
             note = f"{ledger.label}: there is no {ledger.description} at {ledger.shown_uri} yet"
@@ -182,24 +187,45 @@ def _watermark_of(incarnation: int, version: int, settled_count: int, *unreadabl
     return Watermark(incarnation, version, settled_count, unreadable)
 
 
-def _open_ahead(ledgers: Sequence[Ledger], budget: TickBudget) -> Iterator[tuple[Ledger, Callable[[], OpenedTable]]]:
+def _open_ahead(
+    ledgers: Sequence[Ledger], cursor: Cursor, budget: TickBudget, cache: DiscoveryCache
+) -> Iterator[tuple[Ledger, Callable[[], OpenedTable | None]]]:
     """Yield each ledger with a function that waits for its table, while the next tables are opened in the background.
+    The function returns `None` for a table that has not changed since a tick that had nothing to do.
 
     Most of the time of a tick is the latency of the stores, and a store that does not answer must not delay the others.
     """
     pool = ThreadPoolExecutor(_OPENED_AHEAD, thread_name_prefix="lance-discovery")
-    opening: deque[tuple[Ledger, Future[OpenedTable]]] = deque()
+    opening: deque[tuple[Ledger, Future[OpenedTable | None]]] = deque()
     remaining = iter(ledgers)
     try:
         while True:
             while len(opening) < _OPENED_AHEAD and (ledger := next(remaining, None)) is not None:
-                opening.append((ledger, pool.submit(OpenedTable.open, ledger)))
+                watermark = cursor.tables.get(ledger.label)
+                opening.append((ledger, pool.submit(_open_if_changed, ledger, watermark, cache)))
             if not opening:
                 return
             ledger, future = opening.popleft()
             yield ledger, partial(future.result, max(OPENING_S_MIN, budget.ends - budget.clock()))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _reconcile_if_changed(
+    wait_for_table: Callable[[], OpenedTable | None],
+    reconcile_table: Callable[[OpenedTable], ReconcileResult],
+    watermark: Watermark | None,
+) -> ReconcileResult:
+    opened = wait_for_table()
+    return ReconcileResult(watermark) if opened is None else reconcile_table(opened)
+
+
+def _open_if_changed(ledger: Ledger, watermark: Watermark | None, cache: DiscoveryCache) -> OpenedTable | None:
+    before = cache.list_versions(ledger)
+    if cache.is_settled(ledger, watermark, before):
+        return None
+    opened = OpenedTable.open(ledger)
+    return replace(opened, is_as_listed=before is not None and before == opened.listing)
 
 
 def _sensor_claimant(context: dg.SensorEvaluationContext, name: str) -> str:

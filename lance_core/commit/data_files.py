@@ -7,7 +7,8 @@
 with `check_files`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from uuid import UUID
 
 from lance_core.commit.file_sizes import find_sizes
 from lance_core.coordination import idempotency
@@ -49,10 +50,10 @@ class FileCapacity:
 
 
 def write_shared_file(
-    location: Location, first: BufferedRows, others: Iterable[BufferedRows], runtime: Runtime
+    location: Location, first: BufferedRows, others: Iterable[BufferedRows], new_uuid: Callable[[], UUID]
 ) -> tuple[Fragment, ...]:
     """Write the first rows, then the others. `others` may be collected while the first are written."""
-    writer = RollingWriter(location.codec, first.version, first.limits, runtime.new_uuid)
+    writer = RollingWriter(location.codec, first.version, first.limits, new_uuid)
     writer.write_all(first)  # opening a file takes long enough for other appends to arrive
     for rows in others:
         writer.write_all(rows)
@@ -70,11 +71,22 @@ def register_files(
 ) -> None:
     """Record the data files and index segments of a write with its intent, and verify that they exist. `written_by_us`
     says that the write began before its files were written."""
+    register_with_intent(location, record, files, runtime, segments)
+    check_files(location, files, written_by_us=written_by_us)
+    check_segments(location, segments, written_by_us=written_by_us)
+
+
+def register_with_intent(
+    location: Location,
+    record: IntentRecord | None,
+    files: Sequence[DataFile],
+    runtime: Runtime,
+    segments: Sequence[IndexMetadata] = (),
+) -> None:
+    """Record the data files and index segments of a write with its intent, if it has one."""
     if record:
         paths = sorted((*(file.path for file in files), *(segment.qualified_path for segment in segments)))
         idempotency.heartbeat(location.store, record, files=paths, now_ns=runtime.now_ns())
-    check_files(location, files, written_by_us=written_by_us)
-    check_segments(location, segments, written_by_us=written_by_us)
 
 
 def check_files(location: Location, files: Sequence[DataFile], *, written_by_us: bool = True) -> None:

@@ -20,17 +20,25 @@ correct. Start with `commit_append`; the reasons are in `002-group-commit-and-si
 import os
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event, Lock, get_ident
+from uuid import UUID
 
-from lance_core.commit.data_files import FileCapacity, check_files, register_files, write_shared_file
+from lance_core.commit.data_files import (
+    FileCapacity,
+    check_files,
+    register_files,
+    register_with_intent,
+    write_shared_file,
+)
 from lance_core.commit.fencing import ClockReading
 from lance_core.commit.loop import CommitResult, commit
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import BufferedRows
 from lance_core.errors import CommitUndecided, LanceError
-from lance_core.format.fragment import Fragment
+from lance_core.format.fragment import DataFile, Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
@@ -74,6 +82,8 @@ class PendingAppend:
     """True after a group with it could not be committed: it commits by itself."""
     is_abandoned: bool = False
     """True once its thread has left: it must not be queued again."""
+    unregistered: tuple[DataFile, ...] = ()
+    """Files that are not registered with the intent, since the commit follows at once. They are if it fails."""
     turn: Event | None = None
     """Set when the append has its answer or, without one, leads. None if it never waited."""
     answer: CommitResult | LanceError | None = None
@@ -83,6 +93,11 @@ class PendingAppend:
         if isinstance(self.answer, LanceError):
             raise self.answer
         return self.answer
+
+    def new_uuid(self) -> UUID:
+        """Return a uuid for the name of a data file, which shows the intent that wrote it."""
+        new_uuid = self.runtime.new_uuid
+        return new_uuid() if self.record is None else self.record.new_file_uuid(new_uuid)
 
     @property
     def needs_answer(self) -> bool:
@@ -160,6 +175,11 @@ def commit_append(
         if rows is None and not queue.waiting:
             return commit_alone(append)
         return commit_group(append, followers, partial(_collect_followers, queue, append, followers))
+    except LanceError:
+        if append.unregistered:  # a put may still succeed, so a cleanup must keep the files
+            with suppress(LanceError):
+                register_with_intent(location, record, append.unregistered, runtime)
+        raise
     finally:
         try:
             _hand_over(key, append, followers)
@@ -287,7 +307,7 @@ def commit_group(
 
 def commit_alone(append: PendingAppend) -> CommitResult:
     """Commit one append with files of its own."""
-    fragments = append.rows.write(append.location.codec, append.runtime.new_uuid) if append.rows else ()
+    fragments = append.rows.write(append.location.codec, append.new_uuid) if append.rows else ()
     return _commit(append, _with_files(append, fragments))
 
 
@@ -302,7 +322,7 @@ def _write_rows(leader: PendingAppend, more: Callable[[], Sequence[PendingAppend
         while newcomers := more():
             yield from (append.rows for append in newcomers if append.rows)
 
-    return write_shared_file(leader.location, leader.rows, joining(), leader.runtime)
+    return write_shared_file(leader.location, leader.rows, joining(), leader.new_uuid)
 
 
 def _rows_first(leader: PendingAppend, followers: Sequence[PendingAppend]) -> Sequence[PendingAppend]:
@@ -324,12 +344,17 @@ def _folded(leader: PendingAppend, group: Sequence[PendingAppend], fragments: Se
 
 
 def _with_files(append: PendingAppend, fragments: Sequence[Fragment]) -> Transaction:
-    """The append's transaction with the `fragments` of its rows, which are registered; unchanged if its rows were
-    written before."""
+    """The append's transaction with the `fragments` of its rows; unchanged if its rows were written before. If the
+    intent was claimed long ago, the files are registered with it, so that a cleanup keeps them."""
     if append.rows is None:
         return append.transaction
     operation = Append(tuple(fragments))
-    register_files(append.location, append.record, files_written(operation, None), append.runtime)
+    files = files_written(operation, None)
+    if append.record is not None and append.record.is_fresh(append.runtime.now_ns()):
+        append.unregistered = tuple(files)
+        check_files(append.location, files)
+    else:
+        register_files(append.location, append.record, files, append.runtime)
     return replace(append.transaction, operation=operation)
 
 

@@ -1,12 +1,12 @@
 """Intent history: finds the version in which an intent was committed before, by another attempt or another holder.
 
 The history since the version that the intent began on decides, by the uuid of its transaction. If a cleanup has removed
-versions of that history, the files that the record of the intent lists decide, because no other write has them. If
-neither decides, the outcome is `CommitUndecided` (`001-idempotent-commits.md`). This module writes nothing. Start with
-`find_commit`.
+versions of that history, the files of the intent decide, because no other write has them: its record lists them, or
+their names have its mark. If neither decides, the outcome is `CommitUndecided` (`001-idempotent-commits.md`). This
+module writes nothing. Start with `find_commit`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from lance_core.commit.fencing import find_commit_problem
 from lance_core.commit.loop import CommitResult
@@ -49,28 +49,29 @@ def find_commit(location: Location, record: IntentRecord, base: Snapshot | None)
 
 
 def find_removed_commit(location: Location, record: IntentRecord) -> CommitSummary | None:
-    """Return the summary of a commit whose version was removed, if a later version references a file that the record
-    of its intent lists; no other write has these files. `None` if no version does.
+    """Return the summary of a commit whose version was removed, if a later version references a file of it: one that
+    the record of its intent lists, or that has its mark in the name. `None` if no version does.
 
     The summary names the highest version that the commit can have had. The added rows of an append are known; the rows
     of other verbs, and removed rows, are unknown and count as 0."""
-    keys = idempotency.read_record(location.store, idempotency.path_of(record.intent)).file_keys
-    descendant = _find_descendant(location, record, keys) if keys else None
+    current = idempotency.read_record(location.store, idempotency.path_of(record.intent))
+    descendant = _find_descendant(location, record, current)
     if descendant is None:
         return None
     removed, fragments = descendant
+    files = [file for fragment in fragments for file in fragment.files if current.wrote(file.qualified_path)]
     return CommitSummary(
         removed,
         operation=REMOVED_COMMIT,
         rows_added=sum(fragment.physical_rows for fragment in fragments) if record.verb.lower() == "append" else 0,
         rows_removed=0,
-        files=len(keys),
-        bytes=sum(file.size or 0 for fragment in fragments for file in fragment.files if file.qualified_path in keys),
+        files=max(len(current.file_keys), len(files)),
+        bytes=sum(file.size or 0 for file in files),
     )
 
 
 def _find_descendant(
-    location: Location, record: IntentRecord, keys: Collection[str]
+    location: Location, record: IntentRecord, current: IntentRecord
 ) -> tuple[Version, Sequence[Fragment]] | None:
     """Find the first version after a gap that references one of the files. Return the last removed version below it,
     and its fragments with such files.
@@ -91,9 +92,11 @@ def _find_descendant(
         if transaction is not None and part_with_uuid(transaction, record.transaction_uuid):
             return None
         fragments = [
-            fragment for fragment in manifest.fragments if any(file.qualified_path in keys for file in fragment.files)
+            fragment
+            for fragment in manifest.fragments
+            if any(current.wrote(file.qualified_path) for file in fragment.files)
         ]
-        if removed and (fragments or any(index.qualified_path in keys for index in manifest.indices)):
+        if removed and (fragments or any(current.wrote(index.qualified_path) for index in manifest.indices)):
             return removed, fragments
     return None
 

@@ -10,6 +10,7 @@ stays when the version is removed. Start with `claim`.
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -18,7 +19,7 @@ from lance_core.format import naming, size_guard
 from lance_core.format.ids import Version
 from lance_core.limits import INTENT_BYTES
 from lance_core.storage.concurrency import map_requests
-from lance_core.storage.store import ObjectInfo, Put, Store, load_details, read_whole
+from lance_core.storage.store import ObjectInfo, Put, Store, load_details, read_decoded
 
 DIRECTORY = f"{naming.PROJECT_DIRECTORY}/intents"
 PERMANENT_PREFIX = "for good: "
@@ -30,6 +31,9 @@ _PERMANENT_SUFFIX = ".kept.json"
 _COMMITTED_SIZE_UNIT = 2048
 """Records with a commit are filled with spaces to a multiple of this size, and no other record has such a size. So a
 listing tells them apart."""
+_MARK_BYTES = 8
+_FRESH_NS = 10 * 60 * 10**9
+"""A sixth of the minimum age at which a cleanup removes a file that no version references."""
 _CREATES_MAX = 5
 _INTENT_CHARACTERS_MAX = 4096
 
@@ -69,10 +73,28 @@ class IntentRecord:
         """Version on which the work began."""
         return Version(self.base_version)
 
+    def wrote(self, key: str) -> bool:
+        """Return whether a file belongs to this write: the record lists it, or its name has the mark of the write."""
+        return key in self.file_keys or key.endswith(f"{_file_mark(self.transaction_uuid).hex()}.lance")
+
+    def new_file_uuid(self, new_uuid: Callable[[], uuid.UUID]) -> uuid.UUID:
+        """Return a new uuid for the name of a data file, with the mark of this write: half of its bits. The other half
+        stays random, since each attempt writes other files."""
+        return uuid.UUID(bytes=new_uuid().bytes[:_MARK_BYTES] + _file_mark(self.transaction_uuid))
+
+    def is_fresh(self, now_ns: int) -> bool:
+        """Return whether the record was written so recently that no file of the write can be old enough for a cleanup
+        to remove it."""
+        return 0 <= now_ns - self.heartbeat_ns < _FRESH_NS
+
     @property
     def file_keys(self) -> frozenset[str]:
         """Paths of `files` from the table's root, as in `versions/file_inventory.py`."""
         return frozenset(file if file.startswith(_SEGMENT_PREFIX) else f"{naming.DATA}/{file}" for file in self.files)
+
+
+def _file_mark(transaction_uuid: str) -> bytes:
+    return hashlib.sha256(f"data files of {transaction_uuid}".encode()).digest()[:_MARK_BYTES]
 
 
 _SEGMENT_PREFIX = f"{naming.INDICES}/"
@@ -108,7 +130,7 @@ def claim(store: Store, intent: str, *, verb: str, base: Version, uuid: str, now
             return fresh
         # "exists" may be our own create whose answer was lost; either way the existing record counts.
         try:
-            record = _decode(read_whole(store, path, INTENT_BYTES), path, intent)
+            record = read_decoded(store, path, INTENT_BYTES, lambda data: _decode(data, path, intent))
         except NotFound:
             continue
         if record.verb != verb:
@@ -134,7 +156,7 @@ def heartbeat(store: Store, record: IntentRecord, *, files: Sequence[str] | None
     """
     path = path_of(record.intent)
     try:
-        current = _decode(read_whole(store, path, INTENT_BYTES), path, record.intent)
+        current = read_decoded(store, path, INTENT_BYTES, lambda data: _decode(data, path, record.intent))
     except NotFound:
         current = None
     if current is None or current.transaction_uuid != record.transaction_uuid:
@@ -152,7 +174,7 @@ def move_base(store: Store, record: IntentRecord, base: Version) -> None:
     """Move the version after which later attempts search the history to `base`, since no version up to it contains the
     write."""
     path = path_of(record.intent)
-    current = _decode(read_whole(store, path, INTENT_BYTES), path, record.intent)
+    current = read_decoded(store, path, INTENT_BYTES, lambda data: _decode(data, path, record.intent))
     if current.landing is None and current.base_version < base:
         store.put(path, _encode(replace(current, base_version=base)))
 
@@ -184,7 +206,7 @@ def read_records(
 
 
 def read_record(store: Store, path: str) -> IntentRecord:
-    return _decode(read_whole(store, path, INTENT_BYTES), path)
+    return read_decoded(store, path, INTENT_BYTES, lambda data: _decode(data, path))
 
 
 def _encode(record: IntentRecord) -> bytes:
@@ -193,10 +215,11 @@ def _encode(record: IntentRecord) -> bytes:
     members["landing"] = summary and {name: getattr(summary, name) for name in _SUMMARY_FIELDS}
     data = json.dumps(members).encode()
     if summary is not None:
-        return data.ljust(-(-len(data) // _COMMITTED_SIZE_UNIT) * _COMMITTED_SIZE_UNIT)
+        filled_size = -(-len(data) // _COMMITTED_SIZE_UNIT) * _COMMITTED_SIZE_UNIT
+        return data.ljust(filled_size) if filled_size <= INTENT_BYTES.maximum else data
     # The commit is added to it later, and a record must never be too large to be read.
     path = path_of(record.intent)
-    INTENT_BYTES.check(len(data) + len(_LARGEST_SUMMARY) + _COMMITTED_SIZE_UNIT, path=path)
+    INTENT_BYTES.check(len(data) + len(_LARGEST_SUMMARY), path=path)
     size_guard.check_json(data + _LARGEST_SUMMARY, path=path)
     return data if len(data) % _COMMITTED_SIZE_UNIT else data + b" "
 

@@ -2,6 +2,7 @@
 orphan files and auxiliary records. Start with `examine`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from pyroaring import BitMap
 
@@ -27,6 +28,7 @@ from lance_core.fsck.hash_chain import Link
 from lance_core.fsck.report import Extent, Finding, Report, Severity
 from lance_core.index.coverage import Coverage, combined_coverage, follow_reuse
 from lance_core.progress import track
+from lance_core.storage.concurrency import map_requests
 from lance_core.transactions.fold import parts_of, uuids_of
 from lance_core.versions.file_inventory import BranchFiles, list_files, references_of, references_of_other_branches
 from lance_core.versions.location import Location
@@ -52,19 +54,18 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL, data: Dat
     numbers = sorted(by_number)
     examined = _versions_in(location, numbers, extent)
     examination = _Examination(location, {info.path: info.size for _key, info in list_files(location)}, findings)
-    for version in track(examined, "check versions", "versions"):
-        try:
-            snapshot = load_fully(location, version)
-        except LanceError as error:
-            path = by_number[version]
-            if version == numbers[-1]:
-                examination.add_unreadable(
-                    version, path, find_damaged_head(location, by_number, error, writer_store=writer_store)
-                )
-            else:
-                examination.add_unreadable(version, path, unreadable_version(path, version, error))
+    loaded = map_requests(location.own_store, lambda version: _load_or_error(location, version), examined)
+    for version, (found, transaction) in zip(track(examined, "check versions", "versions"), loaded, strict=True):
+        if isinstance(found, Snapshot):
+            examination.add_version(found, transaction)
+            continue
+        path = by_number[version]
+        if version == numbers[-1]:
+            examination.add_unreadable(
+                version, path, find_damaged_head(location, by_number, found, writer_store=writer_store)
+            )
         else:
-            examination.add_version(snapshot)
+            examination.add_unreadable(version, path, unreadable_version(path, version, found))
     if extent is Extent.ALL:
         examination.links += hash_chain.detached_links(location)
     elif examined:
@@ -105,12 +106,12 @@ class _Examination:
         self.links += Link.of_unreadable(self.location, version, path)
         self._previous, self.has_all_references = None, False
 
-    def add_version(self, snapshot: Snapshot) -> None:
+    def add_version(self, snapshot: Snapshot, loaded_transaction: "_LoadedTransaction") -> None:
         manifest = snapshot.manifest
         self.newest = snapshot
         self.recorded.add(snapshot)
         self.findings += _check_version(snapshot, self.files, self.blobs, self.fragments)
-        transaction, findings = _load_transaction(snapshot)
+        transaction, findings = loaded_transaction
         self.findings += findings or _check_transaction(snapshot, transaction, self.uuids)
         self.findings += auxiliary_records.check_transaction_file(self.location, manifest, transaction, self.sizes)
         self.links.append(Link.of(snapshot, transaction))
@@ -195,7 +196,20 @@ def _check_version(snapshot: Snapshot, files: FileChecker, blobs: BlobChecker, s
     yield from files.check_unique_row_ids(manifest)
 
 
-def _load_transaction(snapshot: Snapshot) -> tuple[Transaction | None, Sequence[Finding]]:
+def _load_or_error(location: Location, version: Version) -> tuple[Snapshot | LanceError, "_LoadedTransaction"]:
+    """Load a version with its transaction, or return the error."""
+    try:
+        snapshot = load_fully(location, version)
+    except LanceError as error:
+        return error, (None, ())
+    return snapshot, _load_transaction(snapshot)
+
+
+_LoadedTransaction: TypeAlias = tuple[Transaction | None, Sequence[Finding]]
+"""Transaction of a version, or the findings of the one that cannot be read."""
+
+
+def _load_transaction(snapshot: Snapshot) -> _LoadedTransaction:
     try:
         return load_transaction(snapshot.location, snapshot.manifest), ()
     except LanceError as error:

@@ -7,15 +7,16 @@ retry would find its own object and answer "exists".
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from lance_core.errors import NotFound
+from lance_core.errors import Corrupt, NotFound
 from lance_core.limits import Limit
 
+_Decoded = TypeVar("_Decoded")
 _FIRST_READ_BYTES_MAX = 32 * 1024 * 1024
 
 
@@ -110,6 +111,19 @@ def read_whole(store: Store, path: str, limit: Limit) -> bytes:
     size = first_bytes if info is None else info.size
     limit.check(size, path=f"{store.description}/{path}")
     return data + store.read(path, first_bytes, size - first_bytes)
+
+
+def read_decoded(store: Store, path: str, limit: Limit, decode: Callable[[bytes], _Decoded]) -> _Decoded:
+    """Read a whole object and decode it. Bytes that are damaged are read once more first, since an answer may be cut
+    short on its way although its length matches. Raise `Corrupt` if the object itself is damaged."""
+    data = read_whole(store, path, limit)
+    try:
+        return decode(data)
+    except Corrupt:
+        again = read_whole(store, path, limit)
+        if again == data:
+            raise
+    return decode(again)
 
 
 class SupportsOrderedListing(ABC):

@@ -230,7 +230,7 @@ class TableBase:
         properties = options.check()
         self._snapshot.manifest.check_writable()
         table = cast("type[Table]", type(self))
-        change = Change(verb, plan, operation, can_replan, files_exist, options.audit_function(table))
+        change = Change(verb, plan, operation, can_replan, files_exist, audit=options.audit_function(table))
         result = commit_with_retry(
             change,
             self._location,

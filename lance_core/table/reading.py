@@ -44,6 +44,7 @@ from lance_core.versions.history import VersionInfo, version_info, version_infos
 from lance_core.versions.location import Location, check_opened_with_own_manifest_store, locate
 from lance_core.versions.refs import resolve_version
 from lance_core.versions.snapshot import list_versions, load_at, load_latest, load_transaction, table_exists, table_id
+from lance_core.versions.version_watch import VersionWatch
 
 
 class TableReading(TableBase):
@@ -253,6 +254,17 @@ class TableReading(TableBase):
         (1, 2)
         """
         return list_versions(self._location).numbers
+
+    def watch(self) -> VersionWatch:
+        """Return a watch that shows, by one listing, whether the versions of this branch have changed.
+
+        >>> watch = table.watch()
+        >>> before = watch.read()
+        >>> _ = table.append({"id": [4]})
+        >>> before.numbers, watch.read().numbers, watch.read() == before
+        ((1,), (1, 2), False)
+        """
+        return VersionWatch.on(self._location)
 
     def version_info(self, version: int | None = None) -> VersionInfo:
         """Return what `versions()` returns for this version, or for the given one, even if others are removed.

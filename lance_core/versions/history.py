@@ -8,10 +8,13 @@ from lance_core.errors import Corrupt, NotFound, Unsupported
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
+from lance_core.format.transaction import Transaction
+from lance_core.storage.concurrency import map_requests
+from lance_core.storage.store import ObjectInfo
 from lance_core.transactions.change_summary import action_of, rows_changed
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.location import Location
-from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_transaction
+from lance_core.versions.snapshot import Snapshot, load_at, load_named, load_transaction, versions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,8 @@ def version_info(snapshot: Snapshot) -> VersionInfo:
         before = load_at(snapshot.location, number).manifest if number else None
     except (Corrupt, NotFound, Unsupported):
         before = None
-    return _describe(snapshot.location, snapshot.manifest, before)
+    transaction = load_transaction(snapshot.location, snapshot.manifest)
+    return _describe(snapshot.manifest, transaction, before)
 
 
 def _previous_version(snapshot: Snapshot) -> Version | None:
@@ -91,21 +95,37 @@ def _previous_version(snapshot: Snapshot) -> Version | None:
 
 
 def _iterate_infos(location: Location, since: int) -> Iterator[VersionInfo]:
-    before: Manifest | None = None
-    for version in list_versions(location).numbers:
-        if version < since:
-            continue
+    store = location.store
+    listed = store.list(naming.VERSIONS)
+    scheme = versions_of(location, listed).scheme
+    numbered = sorted(
+        (parsed[0], info) for info in listed if (parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]))
+    )
+
+    def load(numbered_manifest: tuple[Version, ObjectInfo]) -> tuple[Manifest, Transaction | None] | None:
+        version = numbered_manifest[0]
         try:
-            manifest = load_at(location, version).manifest
+            manifest = load_named(location, version, scheme).manifest
         except NotFound:
+            return None
+        return manifest, load_transaction(location, manifest) if version > since else None
+
+    def size_of(numbered_manifest: tuple[Version, ObjectInfo]) -> int:
+        return numbered_manifest[1].size
+
+    before: Manifest | None = None
+    wanted = [each for each in numbered if each[0] >= since]
+    for loaded in map_requests(store, load, wanted, size_of=size_of):
+        if loaded is None:
             continue
-        if version > since:
-            yield _describe(location, manifest, before if before and before.version == version - 1 else None)
+        manifest, transaction = loaded
+        if manifest.version > since:
+            is_next = before is not None and before.version == manifest.version - 1
+            yield _describe(manifest, transaction, before if is_next else None)
         before = manifest
 
 
-def _describe(location: Location, manifest: Manifest, before: Manifest | None) -> VersionInfo:
-    transaction = load_transaction(location, manifest)
+def _describe(manifest: Manifest, transaction: Transaction | None, before: Manifest | None) -> VersionInfo:
     row_changes = rows_changed(transaction.operation if transaction else None, before, manifest)
     return VersionInfo(
         version=manifest.version,

@@ -16,6 +16,7 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.overlay import overlays_of
 from lance_core.progress import track
+from lance_core.storage.concurrency import map_requests
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import Snapshot, list_versions, load_at
 
@@ -124,15 +125,21 @@ def find_missing_checksums(base: Snapshot) -> Mapping[str, FileChecksum]:
         return {}
     files = RecordedFiles()
     files.add(base)
-    for version in list_versions(base.location).numbers:
-        if version < base.version:
-            with suppress(NotFound, Unsupported, Corrupt):  # removed by a cleanup, or not readable
-                files.add(load_at(base.location, version))
+    older = [version for version in list_versions(base.location).numbers if version < base.version]
+    for snapshot in map_requests(base.location.store, lambda version: _load_if_readable(base.location, version), older):
+        if snapshot is not None:
+            files.add(snapshot)
     without_checksum = [file for file in files if file.path in missing]
     with ThreadPoolExecutor(_THREADS) as pool:
         computed = pool.map(_compute, without_checksum)
         files_in_order = track(without_checksum, "hash files", "files")
         return {file.path: checksum for file, checksum in zip(files_in_order, computed, strict=True)}
+
+
+def _load_if_readable(location: Location, version: Version) -> Snapshot | None:
+    with suppress(NotFound, Unsupported, Corrupt):  # removed by a cleanup, or not readable
+        return load_at(location, version)
+    return None
 
 
 def _compute(file: RecordedFile) -> FileChecksum:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
 
 from lance_core import validation
@@ -21,9 +21,10 @@ from lance_core.format.refs import Branch, Tag
 from lance_core.limits import REFERENCE_BYTES
 from lance_core.runtime import Runtime
 from lance_core.storage.concurrency import map_requests
-from lance_core.storage.store import Put, Store, read_whole
+from lance_core.storage.store import Put, Store, read_decoded, read_whole
+from lance_core.versions.as_of import load_as_of
 from lance_core.versions.location import Location
-from lance_core.versions.snapshot import Snapshot, list_versions, load_at, load_latest
+from lance_core.versions.snapshot import Snapshot, load_at, load_latest
 
 _Reference = TypeVar("_Reference")
 
@@ -46,7 +47,7 @@ def resolve_version(
         return load_at(branch_location(main, target.branch), target.version)
     location = branch_location(main, branch)
     if timestamp is not None:
-        return _load_as_of(location, timestamp)
+        return load_as_of(location, timestamp)
     return load_latest(location) if version is None else load_at(location, version)
 
 
@@ -223,11 +224,11 @@ def list_references(store: Store, directory: str) -> list[tuple[str, str]]:
 
 
 def _read_tag_file(store: Store, path: str) -> Tag:
-    return refs.decode_tag(read_whole(store, path, REFERENCE_BYTES), path=path)
+    return read_decoded(store, path, REFERENCE_BYTES, lambda data: refs.decode_tag(data, path=path))
 
 
 def _read_branch_file(store: Store, name: str, path: str) -> Branch:
-    return refs.decode_branch(read_whole(store, path, REFERENCE_BYTES), name=name, path=path)
+    return read_decoded(store, path, REFERENCE_BYTES, lambda data: refs.decode_branch(data, name=name, path=path))
 
 
 def read_clone(store: Store, path: str) -> tuple[Version, str]:
@@ -240,24 +241,6 @@ def read_clone(store: Store, path: str) -> tuple[Version, str]:
     if type(version) is not int or not isinstance(uri, str):
         raise Corrupt("is not a clone record: a field has the wrong type", path=path, field="clone")
     return Version(version), uri
-
-
-def _load_as_of(location: Location, timestamp: datetime) -> Snapshot:
-    """Load the newest version whose timestamp is not later. The clocks of committers may run backwards, so the version
-    numbers decide which one is newest."""
-    timestamp = validation.check_timestamp(timestamp, "timestamp")
-    numbers = list_versions(location).numbers
-    if not numbers:
-        load_latest(location)
-    for number in reversed(numbers):
-        snapshot = load_at(location, number)
-        if snapshot.manifest.timestamp <= timestamp:
-            return snapshot
-    first = load_at(location, numbers[0]).manifest.timestamp
-    raise NotFound(
-        f"{location.uri} has no version of {timestamp.astimezone(UTC).isoformat()} or earlier: its oldest version, "
-        f"{numbers[0]}, was committed at {first.isoformat()}"
-    )
 
 
 def _available_names(kind: str, references: Mapping[str, object]) -> str:

@@ -20,7 +20,7 @@ from lance_core.format.operations import Clone
 from lance_core.format.transaction import Transaction
 from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
 from lance_core.storage.lru_cache import LruCache
-from lance_core.storage.store import ObjectInfo, SupportsOrderedListing, read_whole
+from lance_core.storage.store import ObjectInfo, SupportsOrderedListing, read_decoded
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
@@ -121,7 +121,7 @@ shared_loads: "SingleFlight[Snapshot]" = SingleFlight()
 def _load_latest(location: Location) -> Snapshot:
     head, scheme = version_hint.find_newest(location.own_store) or _newest_listed(location)
     try:
-        return _load(location, head, scheme)
+        return load_named(location, head, scheme)
     except NotFound:
         # Other writers may have committed since, and a cleanup may have removed this version.
         if _newest_listed(location)[0] <= head:
@@ -141,7 +141,7 @@ def load_at(location: Location, version: Version) -> Snapshot:
     """Load one version. Raises `NotFound`, which lists the existing versions."""
     for scheme in (NamingScheme.V2, NamingScheme.V1):
         try:
-            return _load(location, version, scheme)
+            return load_named(location, version, scheme)
         except NotFound:
             continue
     numbers = list_versions(location).numbers
@@ -163,8 +163,12 @@ def load_transaction(location: Location, manifest: Manifest) -> Transaction | No
         )
     path = f"{naming.TRANSACTIONS}/{name}"
     try:
-        data = read_whole(location.store, path, TRANSACTION_BYTES)
-        return Transaction.decode(data, path=f"{location.uri}/{path}")
+        return read_decoded(
+            location.store,
+            path,
+            TRANSACTION_BYTES,
+            lambda data: Transaction.decode(data, path=f"{location.uri}/{path}"),
+        )
     except NotFound:
         return None
 
@@ -210,7 +214,7 @@ def read_history(
     for version in map(Version, range(since + 1, newest + 1)):
         if version not in loaded:
             try:
-                snapshot = head if version == newest and head else _load(location, version, versions.scheme)
+                snapshot = head if version == newest and head else load_named(location, version, versions.scheme)
             except NotFound:
                 if version == newest:
                     raise
@@ -223,11 +227,13 @@ def read_history(
     return History(head or load_at(location, newest), others, missing)
 
 
-def _load(location: Location, version: Version, scheme: NamingScheme) -> Snapshot:
+def load_named(location: Location, version: Version, scheme: NamingScheme) -> Snapshot:
+    """Load one version by the name of its manifest. Raises `NotFound`."""
     path = naming.manifest_path(version, scheme)
-    data = read_whole(location.store, path, MANIFEST_BYTES)
     try:
-        manifest = Manifest.decode(data, path=path, version=version)
+        manifest = read_decoded(
+            location.store, path, MANIFEST_BYTES, lambda data: Manifest.decode(data, path=path, version=version)
+        )
     except Corrupt as error:
         raise Corrupt(error.what, path=f"{location.uri}/{error.path}", field=error.field) from error
     except Unsupported as error:

@@ -7,20 +7,18 @@ does not follow links. Directories that cannot be listed are reported, and the s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from lance_core import validation
 from lance_core.errors import InvalidInput, LanceError
 from lance_core.format import naming
+from lance_core.storage.concurrency import map_requests
 from lance_core.storage.factory import TableStore, open_store
 
 TABLES_MAX = 100_000
 _DEPTH_MAX = 32
 _DIRECTORIES_MAX = 1_000_000
-_CONCURRENT_LISTINGS = 16
-"""Concurrent listings: a remote store answers many as fast as one."""
 _OTHER_FORMATS = {"_delta_log": "a Delta Lake table", ".hoodie": "a Hudi table"}
 _ICEBERG = frozenset(("data", "metadata"))
 
@@ -59,25 +57,24 @@ def find_tables(
     tables: list[str] = []
     skipped: dict[str, str] = {}
     pending, listed_count = [""], 0
-    with ThreadPoolExecutor(_CONCURRENT_LISTINGS, thread_name_prefix="find-tables") as threads:
-        for _depth in range(_DEPTH_MAX):
-            next_level: list[str] = []
-            for listing in threads.map(lambda path: _list_directory(store, path), pending):
-                uri = _uri_of(store, listing.path)
-                if listing.error is not None:
-                    skipped[uri] = listing.error
-                elif naming.VERSIONS in listing.names:
-                    tables.append(uri)
-                elif other_format := _other_format(listing.names):
-                    skipped[uri] = f"it is {other_format}, not a Lance table"
-                else:
-                    below = (f"{listing.path}/{name}" if listing.path else name for name in _visible(listing.names))
-                    next_level += (path for path in below if not any(fnmatchcase(path, each) for each in patterns))
-            listed_count += len(pending)
-            _check_bounds(store, len(tables), tables_max, listed_count + len(next_level))
-            pending = next_level
-            if not pending:
-                break
+    for _depth in range(_DEPTH_MAX):
+        next_level: list[str] = []
+        for listing in map_requests(store, lambda path: _list_directory(store, path), pending):
+            uri = _uri_of(store, listing.path)
+            if listing.error is not None:
+                skipped[uri] = listing.error
+            elif naming.VERSIONS in listing.names:
+                tables.append(uri)
+            elif other_format := _other_format(listing.names):
+                skipped[uri] = f"it is {other_format}, not a Lance table"
+            else:
+                below = (f"{listing.path}/{name}" if listing.path else name for name in _visible(listing.names))
+                next_level += (path for path in below if not any(fnmatchcase(path, each) for each in patterns))
+        listed_count += len(pending)
+        _check_bounds(store, len(tables), tables_max, listed_count + len(next_level))
+        pending = next_level
+        if not pending:
+            break
     for path in pending:
         skipped[_uri_of(store, path)] = f"it is more than {_DEPTH_MAX} directories below {store.description}"
     return FoundTables(tuple(sorted(tables)), dict(sorted(skipped.items())))

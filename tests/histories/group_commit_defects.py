@@ -1,7 +1,8 @@
 """Planted defects of group commit; see `planted_defects.py`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -13,7 +14,6 @@ from lance_core.datafiles.fragment_writer import BufferedRows, RollingWriter
 from lance_core.format.fragment import Fragment
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
-from lance_core.runtime import Runtime
 from lance_core.versions.location import Location
 from tests.histories.defect_patch import DefectPatch
 
@@ -49,10 +49,10 @@ def _omit_last_rows(patch: pytest.MonkeyPatch) -> None:
     """A shared file lacks the rows of its last append."""
 
     def write_without_last_rows(
-        location: Location, first: BufferedRows, others: Iterable[BufferedRows], runtime: Runtime
+        location: Location, first: BufferedRows, others: Iterable[BufferedRows], new_uuid: Callable[[], UUID]
     ) -> tuple[Fragment, ...]:
         appends = [first, *others]
-        writer = RollingWriter(location.codec, first.version, first.limits, runtime.new_uuid)
+        writer = RollingWriter(location.codec, first.version, first.limits, new_uuid)
         for rows in appends[:-1] or appends:
             writer.write_all(rows)
         (fragment,) = writer.finish()
@@ -66,9 +66,9 @@ def _keep_shared_file_alone(patch: pytest.MonkeyPatch) -> None:
     shared_files: list[tuple[Fragment, ...]] = []
 
     def write_and_remember(
-        location: Location, first: BufferedRows, others: Iterable[BufferedRows], runtime: Runtime
+        location: Location, first: BufferedRows, others: Iterable[BufferedRows], new_uuid: Callable[[], UUID]
     ) -> tuple[Fragment, ...]:
-        shared_files.append(write_shared_file(location, first, others, runtime))
+        shared_files.append(write_shared_file(location, first, others, new_uuid))
         return shared_files[-1]
 
     def commit_alone(append: PendingAppend) -> CommitResult:

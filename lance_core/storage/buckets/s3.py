@@ -6,12 +6,12 @@ only 412 means that an object exists.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from types import ModuleType
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from lance_core.storage.answer_dates import AnswerDates
 from lance_core.storage.buckets.bucket import DeletesBatches, ListedKey, ListingPage
@@ -119,8 +119,9 @@ class S3Bucket(DeletesBatches):
             answer = self._client.get_object(Key=key, **self._object_arguments, **arguments)
             with answer["Body"] as body:
                 data: bytes = body.read()
-            if len(data) != answer["ContentLength"]:
-                raise RequestError(RequestErrorKind.LOST, f"received {len(data)} of {answer['ContentLength']} bytes")
+            expected = _answer_length(answer, start, length)
+            if len(data) != expected:
+                raise RequestError(RequestErrorKind.LOST, f"received {len(data)} of {expected} bytes")
             return data
 
         try:
@@ -218,6 +219,14 @@ class S3Bucket(DeletesBatches):
         except (OSError, self._sdk.boto_errors.Boto3Error, self._sdk.http.HTTPError) as error:
             # The HTTP library itself raises the error if the body of an answer breaks off.
             raise RequestError(RequestErrorKind.LOST, self.settings.without_secrets(str(error))) from None
+
+
+def _answer_length(answer: Mapping[str, Any], start: int, length: int | None) -> int:
+    """Return the number of bytes that the body must have. For a range, it follows from the size of the object."""
+    _, _, size = str(answer.get("ContentRange", "")).partition("/")
+    if not size.isdecimal():
+        return int(answer["ContentLength"])
+    return max(0, int(size) - start) if length is None else min(length, max(0, int(size) - start))
 
 
 def _config(settings: Settings, endpoint: str | None, sdk: _S3Sdk) -> dict[str, object]:

@@ -298,6 +298,44 @@ def test_cursor_of_an_older_release_is_read(tmp_path: Path, instance: dg.Dagster
     assert Cursor.parse('{"tables": {"lake/orders": [1, 7, 7]}, "first": ""}').tables["lake/orders"].version == 7
 
 
+def test_an_idle_table_is_listed_and_not_opened(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new version, a removed one, and a table that was created again with as many versions are noticed."""
+    table = declared(tmp_path)
+    sensor, opened, real_open = sensor_of(table), list[str](), OpenedTable.open
+
+    def open_and_count(ledger: Ledger) -> OpenedTable:
+        opened.append(ledger.label)
+        return real_open(ledger)
+
+    monkeypatch.setattr(OpenedTable, "open", open_and_count)
+    Table.create(table.uri, ROW).append(ROW)
+    cursor = None
+
+    def ticks_until_idle() -> int:
+        nonlocal cursor
+        for count in range(1, 9):
+            opened.clear()
+            cursor, _ = tick(sensor, instance, cursor)
+            if not opened:
+                return count
+        raise AssertionError("the table is opened by every tick")
+
+    assert ticks_until_idle() > 1
+    assert ticks_until_idle() == 1
+    newest = Table.open(table.uri).append(ROW).table
+    assert ticks_until_idle() > 1
+    assert keys_of(instance, table) == ["v0000000001", "v0000000002", "v0000000003"]
+    (Path(table.uri) / newest.at(1).manifest.path).unlink()
+    assert ticks_until_idle() > 1
+    shutil.rmtree(table.uri)
+    Table.create(table.uri, ROW).append(ROW).table.append(ROW)
+    (Path(table.uri) / newest.at(1).manifest.path).unlink()
+    assert ticks_until_idle() > 1
+    assert keys_of(instance, table)[-1] == "w02.v0000000003"
+
+
 @pytest.mark.parametrize("by", ["us", "others"])
 def test_table_replaced_during_a_tick_is_left_to_the_next_tick(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, by: str

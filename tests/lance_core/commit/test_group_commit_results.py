@@ -3,6 +3,7 @@ references a file that cannot be committed.
 """
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import lance
@@ -11,12 +12,14 @@ import pytest
 
 from lance_core import CommitUndecided, StorageError, Table
 from lance_core.commit import data_files, group_commit
-from lance_core.commit.write_protocol import StartedWrite, begin, finish_append
+from lance_core.commit.write_protocol import StartedWrite, WriteResult, begin, finish_append
 from lance_core.coordination import idempotency
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.ipc_codec import IpcCodec
 from lance_core.format import naming
 from lance_core.format.fragment import StorageVersion
+from lance_core.format.ids import Version
+from lance_core.maintenance.retention_guards import expired_intents, files_in_progress
 from lance_core.transactions.fold import parts_of
 from lance_core.versions.snapshot import load_transaction
 from tests.lance_core.concurrent_appends import (
@@ -113,7 +116,9 @@ def test_only_rows_of_one_storage_version_share_a_file() -> None:
 def test_rows_that_arrive_during_the_write_join_the_file() -> None:
     others = (buffered_rows({"id": rows}) for rows in ([2, 3], [4], [5]))
     location = InMemoryTable().location()
-    (written,) = data_files.write_shared_file(location, buffered_rows({"id": [1]}), others, deterministic_runtime())
+    (written,) = data_files.write_shared_file(
+        location, buffered_rows({"id": [1]}), others, deterministic_runtime().new_uuid
+    )
     assert IpcCodec(location.store).open(written.files[0].qualified_path).table["id"].to_pylist() == [1, 2, 3, 4, 5]
     assert written.physical_rows == 5
 
@@ -220,6 +225,49 @@ def test_a_file_of_an_append_is_registered_with_its_intent() -> None:
         finish_append(started, buffered_rows({"id": [1]}), properties={}, attempts=1)
     (file,) = idempotency.read_record(store, idempotency.path_of("a")).files
     assert store.head(f"{naming.DATA}/{file}")
+
+
+def append_rows(table: InMemoryTable, intent: str | None, writer: int = 1) -> WriteResult:
+    runtime = deterministic_runtime(writer)
+    started = begin(table.location(), table.at(), verb="append", intent=intent, runtime=runtime)
+    if isinstance(started, WriteResult):
+        return started
+    return finish_append(started, buffered_rows({"id": [1]}), properties={}, attempts=1)
+
+
+def test_an_intent_costs_two_calls_more() -> None:
+    """The claim and the commit are recorded; a cleanup knows the record by its size, and does not read it."""
+    store = FaultyStore()
+    table = InMemoryTable(store)
+    table.create("first")
+    append_rows(table, None, writer=9)  # the first append of a process checks the names of the manifests
+    calls = []
+    for writer, intent in enumerate((None, "a", None, "b"), 1):
+        store.calls.clear()
+        append_rows(table, intent, writer)
+        calls.append(len(store.calls))
+    assert calls == [calls[0], calls[0] + 2] * 2
+    store.calls.clear()
+    now, patience = datetime.now(UTC), timedelta(days=7)
+    assert files_in_progress(store, now=now, patience=patience) == set()
+    assert expired_intents(store, now=now + timedelta(days=31)) == sorted(map(idempotency.path_of, ("a", "b")))
+    assert [path for call, path in store.calls if call == "read"] == []
+
+
+def test_a_removed_commit_is_found_by_the_name_of_its_file() -> None:
+    """The writer dies before it records the commit, and a cleanup of another engine removes the version at once."""
+    store = FaultyStore()
+    table = InMemoryTable(store)
+    table.create("first")
+    store.faults.append(Fault(on_call("put", idempotency.DIRECTORY), "fails"))
+    with pytest.raises(CommitUndecided, match="committed as version 2"):
+        append_rows(table, "a")
+    assert idempotency.read_record(store, idempotency.path_of("a")).landing is None
+    table.append("later", writer=2)
+    store.delete(naming.manifest_path(Version(2)))
+    again = append_rows(table, "a", writer=3)
+    assert (again.already_committed, again.summary.version, again.summary.rows_added) == (True, 2, 1)
+    assert len(table.file_names()) == 3
 
 
 def test_an_append_without_followers_is_written_once() -> None:

@@ -65,7 +65,7 @@ def test_a_detached_version_above_a_cap_is_not_put(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("name", "module", "maximum"),
     [
-        ("INTENT_BYTES", "lance_core.coordination.idempotency", 2_600),
+        ("INTENT_BYTES", "lance_core.coordination.idempotency", 700),
         ("JSON_PARTS", "lance_core.format.size_guard", 18),
     ],
 )
