@@ -56,7 +56,7 @@ Path = tuple[str, ...]
 
 def paths_of(file: DataFile, schema: TableSchema) -> dict[int, Path]:
     """Return the path inside the file for each field id of the table. `schema` is the schema of the file itself."""
-    by_column = [path for top in schema.fields for _field, path in _stored_with_paths(top, (), file.version)]
+    by_column = [path for top in schema.fields for _field, path in stored_with_paths(top, (), file.version)]
     last = max(file.column_indices, default=-1)
     texts = any(node.logical_type in _TEXTS for top in schema.fields for node in top.walk())
     if last >= len(by_column) and texts and file.version == _FIRST_WITH_COLUMNS:
@@ -151,17 +151,18 @@ def is_blob(field: Field) -> bool:
 
 
 def _stored_fields(field: Field, version: StorageVersion) -> Iterator[Field]:
-    return (stored for stored, _path in _stored_with_paths(field, (), version))
+    return (stored for stored, _path in stored_with_paths(field, (), version))
 
 
-def _stored_with_paths(field: Field, above: Path, version: StorageVersion) -> Iterator[tuple[Field, Path]]:
+def stored_with_paths(field: Field, above: Path, version: StorageVersion) -> Iterator[tuple[Field, Path]]:
+    """Yield the fields that a file stores of a field in columns of their own, with their paths below `above`."""
     path = (*above, field.name)
     is_leaf = not field.children or field.is_packed or is_blob(field)
     if is_leaf or version < _FIRST_WITH_LEAF_COLUMNS:
         yield field, path
     if not is_leaf:
         for child in field.children:
-            yield from _stored_with_paths(child, path, version)
+            yield from stored_with_paths(child, path, version)
 
 
 def _walk_with_paths(field: Field, above: Path) -> Iterator[tuple[Field, Path]]:

@@ -8,7 +8,7 @@ file and then its pages, close ones together, and those of all files concurrentl
 import functools
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from lance_core.datafiles.codec import FileToRead, Rows
-from lance_core.datafiles.column_layout import columns_of, is_blob
+from lance_core.datafiles.column_layout import Path, is_blob, stored_with_paths
 from lance_core.datafiles.file_checks import (
     OBJECT_TAIL_BYTES,
     CheckedFile,
@@ -39,7 +39,7 @@ from lance_core.format.page_view import (
     merge_spans,
     select_pages,
 )
-from lance_core.format.schema import TableSchema
+from lance_core.format.schema import Field
 from lance_core.storage.local import LocalStore
 from lance_core.storage.lru_cache import LruCache
 from lance_core.storage.store import Store
@@ -77,6 +77,8 @@ class PageProjection:
     """Serialized schema of their top-level columns."""
     columns: tuple[int, ...]
     """Numbers of the columns that store them."""
+    left_out: frozenset[int]
+    """Columns of which nothing is read, since only other children of a struct are requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +106,23 @@ def project_schema(schema_bytes: bytes, version: StorageVersion, names: tuple[st
     selected = {name if name in top_level else name.partition(".")[0] for name in names}
     if not selected or not selected <= top_level:
         return None
-    columns: list[int] = []
-    number = 0
-    for field in fields:
-        count = len(columns_of(TableSchema((field,), {}), version).field_ids)
-        if field.name in selected:
-            columns += range(number, number + count)
-        number += count
-    ids = {node.id for field in fields if field.name in selected for node in field.walk()}
-    return PageProjection(select_fields(schema_bytes, ids), tuple(columns))
+    requested = [(name,) if name in top_level else tuple(name.split(".")) for name in names]
+    stored = _stored_paths(fields, version)
+    columns = tuple(number for number, path in enumerate(stored) if path[0] in selected)
+    left_out = frozenset(number for number in columns if not _is_requested(stored[number], requested))
+    return PageProjection(select_fields(schema_bytes, _ids_of(fields, selected)), columns, left_out)
+
+
+def _stored_paths(fields: Sequence[Field], version: StorageVersion) -> list[Path]:
+    return [path for field in fields for _, path in stored_with_paths(field, (), version)]
+
+
+def _ids_of(fields: Sequence[Field], names: Set[str]) -> frozenset[int]:
+    return frozenset(node.id for field in fields if field.name in names for node in field.walk())
+
+
+def _is_requested(path: Path, requested: Sequence[Path]) -> bool:
+    return any(path[: len(each)] == each for each in requested)
 
 
 def stage_local(store: LocalStore, files: Sequence[FileToRead], names: tuple[str, ...]) -> StagedPages | None:
@@ -310,7 +320,8 @@ class _Staging:
         if pages.schema_bytes is not self._pages.schema_bytes and pages.schema_bytes != self._pages.schema_bytes:
             return None
         start, count = (0, pages.rows) if rows is None else rows
-        return select_pages(pages, self._projection.columns, start, start + count)
+        projection = self._projection
+        return select_pages(pages, projection.columns, start, start + count, left_out=projection.left_out)
 
     def add(
         self,

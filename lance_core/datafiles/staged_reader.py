@@ -54,6 +54,11 @@ class JoinedReader:
         return sum(self.row_counts)
 
     @property
+    def byte_count(self) -> int:
+        """Bytes of the pages in memory."""
+        return sum(len(data) for _, data in self._staged.view)
+
+    @property
     def metadata(self) -> Mapping[str, str]:
         return _metadata_of(self.schema)
 

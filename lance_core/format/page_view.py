@@ -10,7 +10,7 @@ Only files of version 2.1 and later, whose pages consist of whole rows, have vie
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from lance_core.format._pb import columns_pb2
@@ -56,9 +56,11 @@ class PageSelection:
         return sum(size for _, size in self.spans)
 
 
-def select_pages(file: FilePages, columns: Sequence[int], start: int, stop: int) -> PageSelection | None:
+def select_pages(
+    file: FilePages, columns: Sequence[int], start: int, stop: int, *, left_out: Set[int] = frozenset()
+) -> PageSelection | None:
     """Return the pages of columns that contain rows `start` to `stop`; `None` if a view cannot have them: the pages of
-    the columns begin at different rows, or share buffers."""
+    the columns begin at different rows, or share buffers. A view has columns in `left_out` without pages."""
     selected, spans, first_rows = [], [], set()
     last_row = file.rows
     for number in columns:
@@ -67,6 +69,10 @@ def select_pages(file: FilePages, columns: Sequence[int], start: int, stop: int)
         column = columns_pb2.ColumnMetadata.FromString(file.columns[number])
         if column.buffer_sizes:
             return None
+        if number in left_out:
+            del column.pages[:]
+            selected.append(column)
+            continue
         if start > 0 or stop < file.rows:
             first_row, end_row = _keep_pages(column, start, stop)
             first_rows.add(first_row)

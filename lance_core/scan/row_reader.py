@@ -109,6 +109,8 @@ class RowReader:
         """Read the rows of these morsels that match."""
         if self._plan.predicate is None:
             return list(self._all_batches(morsels))
+        if self._plan.limit is None and (joined := self._evaluate_joined(morsels, self._early_and_late)) is not None:
+            return [self._project_joined(morsels[0].source, rows, mask) for rows, mask in joined if mask.true_count]
         filtered = self._evaluate(morsels)
         if self._plan.limit is not None:
             filtered = _limit_matches(filtered, self._plan.offset + self._plan.limit)
@@ -116,6 +118,9 @@ class RowReader:
         return [batch for rows in by_morsel for batch in self._matching_batches(rows)]
 
     def count_matches(self, morsels: Sequence[Morsel]) -> int:
+        joined = self._evaluate_joined(morsels, self._early)
+        if joined is not None:
+            return sum(mask.true_count for _, mask in joined)
         return sum(each.count for each in self._evaluate(morsels))
 
     def matching_offsets(self, morsels: Sequence[Morsel]) -> list[tuple[Fragment, Offsets]]:
@@ -257,6 +262,38 @@ class RowReader:
         batches = [rows.batch for rows in joined]
         return [(morsels[number], rows) for number, rows in split_rows(batches, parts)]
 
+    def _evaluate_joined(
+        self, morsels: Sequence[Morsel], reader: FragmentReader
+    ) -> list[tuple[LiveRows, pa.BooleanArray]] | None:
+        """Read the columns of small fragments and evaluate the filter over the rows of all of them; `None` if that
+        needs their places, or if more would be read than the filter asks for."""
+        assert self._plan.predicate is not None
+        reads_late = reader is not self._early
+        fragments = [morsel.source.fragment for morsel in morsels]
+        if (
+            len(morsels) < 2
+            or self._has_system_columns
+            or not SYSTEM_COLUMN_NAMES.isdisjoint(self._plan.predicate.columns)
+            or not all(morsel.is_joinable for morsel in morsels)
+            or (reads_late and not all(map(self._plan.reads_all_at_once, fragments)))
+            or len(set(map(shape_of, fragments))) > 1
+        ):
+            return None
+        joined = self._read_joined(reader, morsels, keeps_fragments=False)
+        if joined is None:
+            return None
+        rows = [each for _, each in joined]
+        batches = [self._early_part(each.batch) if reads_late else each.batch for each in rows]
+        return list(zip(rows, self._plan.predicate.masks(batches), strict=True))
+
+    def _early_part(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(self._early_names) if self._early_names else rows_without_columns(batch.num_rows)
+
+    def _project_joined(self, source: LiveFragment, rows: LiveRows, mask: pa.BooleanArray) -> pa.RecordBatch:
+        matches = _filter_batch(rows.batch, mask)
+        parts = (self._early_part(matches), matches.select(self._late_names)) if self._late_names else (matches,)
+        return self._project(source, parts, _RowOffsets(matches.num_rows, np.empty(0, dtype=np.int64)))
+
     def _evaluate(self, morsels: Sequence[Morsel]) -> list[_FilteredRows]:
         """Read the early columns of these morsels, and evaluate the filter for all of them in one call."""
         predicate = self._plan.predicate
@@ -286,7 +323,7 @@ class RowReader:
                 if not reads_all:
                     yield morsel, rows, None
                     continue
-                early = rows.batch.select(self._early_names) if self._early_names else rows_without_columns(rows.count)
+                early = self._early_part(rows.batch)
                 yield morsel, replace(rows, batch=early), rows.batch.select(self._late_names)
 
     def _matching_batches(self, filtered: Sequence[_FilteredRows]) -> Iterator[pa.RecordBatch]:

@@ -1,5 +1,6 @@
 """Staged pages: rows that are decoded from pages in memory equal those that the codec reads from the files."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -283,3 +284,9 @@ def test_requests_run_concurrently_and_in_order() -> None:
 
 def _values(batches: Iterator[pa.RecordBatch]) -> list[object]:
     return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+
+def test_views_without_anonymous_files(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems other than Linux decode from a temporary file."""
+    monkeypatch.delattr(os, "memfd_create")
+    assert table.to_table(["n", "t"]).to_pylist() == lance.dataset(table.uri).to_table(["n", "t"]).to_pylist()

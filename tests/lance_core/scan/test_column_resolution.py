@@ -1,6 +1,7 @@
 """Column resolution compared with pylance: paths into structs, and the system columns of every table."""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -10,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.datafiles.lance_codec import LanceFileReader
+from lance_core.datafiles.codec import FileToRead
+from lance_core.datafiles.lance_codec import LanceCodec
+from lance_core.datafiles.staged_reader import JoinedReader
 from lance_core.scan.plan import plan_scan
 from lance_core.versions.location import locate
 from lance_core.versions.snapshot import load_latest
@@ -88,15 +91,21 @@ def test_unknown_paths_are_rejected(uri: str, columns: list[str], message: str) 
 
 def test_only_the_requested_children_are_read(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read_columns: list[str] = []
-    read = LanceFileReader.read
+    joined_bytes: list[int] = []
+    join = LanceCodec.join
 
-    def record_read(self, columns, start, count):
+    def record_join(self: LanceCodec, files: Sequence[FileToRead], columns: Sequence[str]) -> JoinedReader | None:
         read_columns.extend(columns)
-        return read(self, columns, start, count)
+        joined = join(self, files, columns)
+        assert joined is not None
+        joined_bytes.append(joined.byte_count)
+        return joined
 
-    monkeypatch.setattr(LanceFileReader, "read", record_read)
+    monkeypatch.setattr(LanceCodec, "join", record_join)
     Table.open(uri).to_table(["s.y.z", "s.x"])
     assert set(read_columns) == {"s.x", "s.y.z"}
+    Table.open(uri).to_table(["s"])
+    assert joined_bytes[0] < joined_bytes[1]
 
 
 def test_children_with_dots_in_their_names(tmp_path: Path) -> None:
