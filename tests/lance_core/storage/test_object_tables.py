@@ -114,7 +114,7 @@ def test_references_are_written_and_read_alternately(shared: SharedTable) -> Non
 
 def test_maintenance_runs_alternately(shared: SharedTable) -> None:
     shared.create(rows(1))
-    for number in range(2, 5):
+    for number in range(2, 6):
         shared.ours().append(rows(number))
     shared.ours().tags.create("kept", 3)
     shared.ours().compact()
