@@ -23,6 +23,7 @@ from functools import partial
 from lance_core import validation
 from lance_core.coordination import progress
 from lance_core.coordination.leases import EXPIRY, SweepNotice, announce_sweep, release, sweep_notices
+from lance_core.datafiles.lance_codec import OPEN_FILES
 from lance_core.errors import InvalidInput, StorageError
 from lance_core.format import naming
 from lance_core.format.ids import Version
@@ -405,6 +406,7 @@ def _remove_files(plan: _SweepPlan, spared: Collection[str]) -> None:
     batches = [paths[start : start + _FILES_PER_BATCH] for start in range(0, len(paths), _FILES_PER_BATCH)]
     for batch in track(batches, "remove files", "batches of files"):
         delete_all(store, batch)
+    OPEN_FILES.clear()  # the space of a deleted file is free once no reader has it open
     for directory in {path.rpartition("/")[0]: None for path in paths if _may_leave_directory(path)}:
         remove_empty_directories(store, directory)
 

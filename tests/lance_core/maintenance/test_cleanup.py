@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -218,6 +219,27 @@ def test_a_clone_of_this_library_keeps_its_version(uri: str, tmp_path: Path) -> 
     Table.open(clone, bases=[uri]).cleanup(keep=1)
     assert files(uri) == before
     assert lance.dataset(clone).count_rows() == expected.num_rows + 20
+
+
+def test_deleted_files_are_not_kept_open(tmp_path: Path) -> None:
+    """An open file keeps its space on the disk."""
+    uri = str(tmp_path / "large")
+    numbers = pa.table({"number": np.random.default_rng(1).random(1_000_000)})
+    overwritten = Table.create(uri, numbers, durable=False).overwrite(rows(0)).table
+    assert Table.open(uri, version=1).count_rows("number > 2") == 0
+    assert open_data_files(uri)
+    set_age(uri, timedelta(days=20), "**/*")
+    assert overwritten.cleanup(keep=1).versions == (1,)
+    assert open_data_files(uri) == []
+
+
+def open_data_files(uri: str) -> list[str]:
+    """Return the data files of a table that this process has open."""
+    paths = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            paths.append(os.readlink(each))
+    return [path for path in paths if path.startswith(f"{uri}/data/")]
 
 
 # Orphan files
