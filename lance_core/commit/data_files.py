@@ -7,23 +7,29 @@
 with `check_files`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from uuid import UUID
 
-from lance_core.commit.file_sizes import find_sizes
 from lance_core.coordination import idempotency
 from lance_core.coordination.idempotency import IntentRecord
 from lance_core.datafiles.fragment_writer import BufferedRows, RollingWriter
 from lance_core.errors import NotFound, StorageError
-from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import DataFile, Fragment
-from lance_core.format.index_metadata import IndexMetadata
+from lance_core.format.index_metadata import IndexMetadata, SegmentFile
+from lance_core.format.naming import split_qualified_path
 from lance_core.runtime import Runtime
-from lance_core.storage.concurrency import requests_max
+from lance_core.storage.concurrency import map_requests, requests_max
+from lance_core.storage.store import SupportsConcurrency, SupportsOrderedListing
 from lance_core.versions.location import Location
 
 SHARED_BYTES_MAX = 16 * 1024**2
 """Maximum size of a shared file, as Arrow holds its rows. It bounds how long the first append waits for the others."""
+QUESTIONS_MAX = 16
+"""Maximum number of files that are asked for one by one in any case."""
+LISTED_MIN = 1_000
+"""Files in one page of a listing."""
+LISTED_PER_FILE_MAX = 8
+"""Listing this many files, page after page, takes half as long as asking for one of them, 64 at the same time."""
 
 
 class FileCapacity:
@@ -96,7 +102,7 @@ def check_files(location: Location, files: Sequence[DataFile], *, written_by_us:
         [
             (file.qualified_path, f"the data file {file.path}", file.size)
             for file in files
-            if not (written_by_us and _is_verified(location, file.checksum))
+            if not (written_by_us and _is_verified(location, file))
         ],
     )
 
@@ -109,17 +115,20 @@ def check_segments(location: Location, segments: Sequence[IndexMetadata], *, wri
             (f"{segment.qualified_path}/{file.path}", f"the file {file.path} of index {segment.name!r}", file.size)
             for segment in segments
             for file in segment.files
-            if not (written_by_us and _is_verified(location, file.checksum))
+            if not (written_by_us and _is_verified(location, file))
         ],
     )
 
 
-def _is_verified(location: Location, checksum: FileChecksum | None) -> bool:
+def _is_verified(location: Location, file: DataFile | SegmentFile) -> bool:
     """Return whether the writer of a file has verified it, so that an object store need not be asked once more.
 
     A writer of this library computes the checksum of the whole file, and records it after the store has acknowledged
     all of the file's bytes (`datafiles/lance_codec.py`)."""
-    return checksum is not None and checksum.xxh3 is not None and requests_max(location.store) > 1
+    store = location.own_store
+    if not isinstance(store, SupportsConcurrency) or requests_max(store) == 1:
+        return False
+    return file.checksum is not None and file.checksum.xxh3 is not None
 
 
 def _check_sizes(location: Location, expected: Sequence[tuple[str, str, int | None]]) -> None:
@@ -133,3 +142,40 @@ def _check_sizes(location: Location, expected: Sequence[tuple[str, str, int | No
                 f"{location.uri}: {description} of this commit has {stored} bytes, not the {size} that its writer "
                 "reported; write it again, then commit"
             )
+
+
+def find_sizes(location: Location, paths: Sequence[str]) -> Iterator[int | None]:
+    """Yield the size of each file, in order; `None` if it does not exist. The paths may have the id of a base.
+
+    A store with a network answers many questions at the same time, and lists a thousand files in the time of one. So
+    files of a large commit are looked up in a listing of their directory. The table may have far more files than the
+    commit: the listing ends after a few times their number, and the rest are asked for one by one."""
+    listed = _list_sizes(location, paths) if len(paths) > QUESTIONS_MAX else {}
+    unlisted = [path for path in paths if path not in listed]
+    head = location.store.head
+    asked = map_requests(location.store, head, unlisted) if len(unlisted) > 1 else map(head, unlisted)
+    for path in paths:
+        if path in listed:
+            yield listed[path]
+        else:
+            details = next(asked)
+            yield None if details is None else details.size
+
+
+def _list_sizes(location: Location, paths: Sequence[str]) -> dict[str, int]:
+    """Return the sizes of those files that a bounded listing of their directories finds."""
+    store = location.own_store
+    if requests_max(store) == 1 or not isinstance(store, SupportsOrderedListing):
+        return {}
+    counts: dict[str, int] = {}
+    for path in paths:
+        base_id, inner = split_qualified_path(path)
+        if base_id is None:
+            directory = inner.rpartition("/")[0]
+            counts[directory] = counts.get(directory, 0) + 1
+    return {
+        info.path: info.size
+        for directory, count in counts.items()
+        if count > QUESTIONS_MAX
+        for info in store.list_first(directory, max(LISTED_MIN, LISTED_PER_FILE_MAX * count))
+    }

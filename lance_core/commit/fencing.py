@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
-from lance_core.commit.file_sizes import find_sizes
+from lance_core.commit.data_files import find_sizes
 from lance_core.commit.succession import find_unrelated_successor
 from lance_core.coordination import leases
 from lance_core.coordination.leases import Lease

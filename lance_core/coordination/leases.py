@@ -154,7 +154,8 @@ def _read_records(
         except (Corrupt, Unsupported):
             return info, None
 
-    return (found for found in map_requests(store, read_one, listed) if found is not None)
+    records = list(listed)
+    return (found for found in map_requests(store, read_one, records) if found is not None) if records else iter(())
 
 
 def _swept_error(store: Store, notice: ObjectInfo, subject: str, purpose: str) -> StorageError:

@@ -45,6 +45,7 @@ from lance_core.format.ids import FRAGMENT_ID_MAX, Version
 from lance_core.format.index_metadata import IndexMetadata, decode_section
 from lance_core.format.overlay import known_coverage
 from lance_core.format.schema import TableSchema
+from lance_core.format.size_guard import is_small
 from lance_core.limits import FIELDS, FRAGMENTS, INDICES
 
 FILE_FORMAT = "lance"
@@ -135,7 +136,8 @@ class Manifest:
     def decode(cls, file: bytes, *, path: str, version: Version | None = None) -> "Manifest":
         """Parse a whole manifest file. `version` is the version that its name states."""
         body = manifest_file.extract_manifest_message(file, path=path)
-        fragment_weight.check_manifest(body, path=path)
+        if not is_small(body):
+            fragment_weight.check_manifest(body, path=path)
         try:
             message = manifest_file.parse_header(body)
         except DecodeError as error:
@@ -415,7 +417,8 @@ class Manifest:
         """Raise `Unsupported` if a reader with the caps of this process would refuse this version. The builder checks
         the fragments that it changes."""
         body = manifest_file.extract_manifest_message(self._file, path=self.path)
-        fragment_weight.check_manifest(body, path=self.path)
+        if not is_small(body):
+            fragment_weight.check_manifest(body, path=self.path)
         FIELDS.check(len(self._header.fields), path=self.path)
         # Parsing takes long, and fewer ids or bytes cannot exceed the caps.
         if self.max_fragment_id >= FRAGMENTS.maximum:

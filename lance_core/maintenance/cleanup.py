@@ -45,7 +45,7 @@ from lance_core.maintenance.retention_guards import (
     files_in_progress,
     retention_reasons,
 )
-from lance_core.progress import track
+from lance_core.progress import report as report_progress
 from lance_core.runtime import Runtime
 from lance_core.storage.concurrency import ConcurrentCalls, delete_all, map_requests
 from lance_core.storage.store import ObjectInfo, Put, ReportsClockJumps, load_details
@@ -403,9 +403,10 @@ def _remove_files(plan: _SweepPlan, spared: Collection[str]) -> None:
     removed = [*(manifest.path for manifest in plan.manifests.values())]  # they are gone already, unless put back
     files = [path for path in report.files if path not in set(removed)]
     paths = [path for path in (*_deletion_order(files), *report.orphans, *report.intents) if path not in spared]
-    batches = [paths[start : start + _FILES_PER_BATCH] for start in range(0, len(paths), _FILES_PER_BATCH)]
-    for batch in track(batches, "remove files", "batches of files"):
-        delete_all(store, batch)
+    report_progress("remove files", 0, len(paths), "files")
+    for start in range(0, len(paths), _FILES_PER_BATCH):
+        delete_all(store, paths[start : start + _FILES_PER_BATCH])
+        report_progress("remove files", min(start + _FILES_PER_BATCH, len(paths)), len(paths), "files")
     OPEN_FILES.clear()  # the space of a deleted file is free once no reader has it open
     for directory in {path.rpartition("/")[0]: None for path in paths if _may_leave_directory(path)}:
         remove_empty_directories(store, directory)

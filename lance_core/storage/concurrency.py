@@ -43,11 +43,11 @@ def map_requests(
     """
     remaining = iter(items)
     first = list(islice(remaining, 2))
-    outer = current_scope()
-    concurrency = 1 if outer.is_concurrent else requests_max(store)
-    if concurrency == 1 or len(first) < 2:
+    concurrency = requests_max(store)
+    if concurrency == 1 or len(first) < 2 or current_scope().is_concurrent:
         yield from map(call, chain(first, remaining))
         return
+    outer = current_scope()
     scope = RequestScope(outer.deadline, Event(), is_concurrent=True)
     pending: deque[tuple[Future[_Result], int]] = deque()
     pending_bytes = 0

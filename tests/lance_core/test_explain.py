@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from lance_core import InvalidInput, Table
-from lance_core.datafiles.codec import Rows
-from lance_core.datafiles.lance_codec import LanceFileReader
+from lance_core.datafiles.codec import FileToRead, Rows
+from lance_core.datafiles.lance_codec import LanceCodec, LanceFileReader
+from lance_core.datafiles.staged_reader import JoinedReader
 from lance_core.format.manifest import Manifest
 from lance_core.scan.executor import scan
 from lance_core.scan.explain import explain_plan
@@ -166,6 +167,17 @@ def test_only_explained_columns_and_files_are_read(
         record_columns(self, columns)
         return of_rows(self, columns, rows)
 
+    join = LanceCodec.join
+
+    def record_join(self: LanceCodec, joined: Sequence[FileToRead], columns: Sequence[str]) -> JoinedReader | None:
+        """Small files are read together."""
+        reader = join(self, joined, columns)
+        if reader is not None:
+            read.update(name.partition(".")[0] for name in columns)
+            files.update(file.path.rpartition("/")[2] for file in joined)
+        return reader
+
+    monkeypatch.setattr(LanceCodec, "join", record_join)
     monkeypatch.setattr(LanceFileReader, "read", record_range)
     monkeypatch.setattr(LanceFileReader, "take", record_rows)
     plan = plan_scan(

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_core.commit import file_sizes
-from lance_core.commit.data_files import check_files
-from lance_core.commit.file_sizes import find_sizes
+from lance_core.commit import data_files
+from lance_core.commit.data_files import check_files, find_sizes
 from lance_core.errors import NotFound, StorageError
 from lance_core.format.file_checksum import FileChecksum
 from lance_core.format.fragment import DataFile
@@ -49,9 +48,9 @@ def test_sizes_are_those_of_single_questions(stored: set[int], wanted: set[int],
         store.put(f"data/{number}.lance", bytes(number))
     paths = [f"data/{number}.lance" for number in sorted(wanted, key=str)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_sizes, "QUESTIONS_MAX", 3)
-        patch.setattr(file_sizes, "LISTED_MIN", listed)
-        patch.setattr(file_sizes, "LISTED_PER_FILE_MAX", 1)
+        patch.setattr(data_files, "QUESTIONS_MAX", 3)
+        patch.setattr(data_files, "LISTED_MIN", listed)
+        patch.setattr(data_files, "LISTED_PER_FILE_MAX", 1)
         sizes = list(find_sizes(location_of(store), paths))
     expected = [store.head(path) for path in paths]
     assert sizes == [None if details is None else details.size for details in expected]

@@ -426,9 +426,9 @@ def test_a_writer_whose_claim_has_expired_commits_nothing(tmp_path: Path, monkey
     table = Table.create(tmp_path / "t", rows(1))
     register_files = data_files.register_files
 
-    def expire_and_register(*arguments: object) -> None:
+    def expire_and_register(*arguments: object, **named: object) -> None:
         (tmp_path / "t" / path_of("delete")).unlink()
-        register_files(*arguments)  # type: ignore[arg-type]
+        register_files(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(data_files, "register_files", expire_and_register)
     with pytest.raises(StorageError, match="the claim of the intent 'delete' has expired"):

@@ -9,7 +9,7 @@ import pytest
 
 from lance_core import Corrupt, Table
 from lance_core.format.manifest import Manifest
-from lance_core.maintenance import cleanup, post_cleanup_check
+from lance_core.maintenance import branch_manifests, post_cleanup_check
 from lance_core.storage.store import Store
 from lance_core.versions import file_inventory
 from lance_core.versions.file_inventory import FileReferences
@@ -34,7 +34,7 @@ def test_a_cleanup_that_removes_referenced_files_is_reported(uri: str, monkeypat
         return FileReferences(frozenset(), frozenset()) if manifest.version == 7 else references_of(manifest)
 
     references_of = file_inventory.references_of
-    monkeypatch.setattr(cleanup, "references_of", forget_version_7)
+    monkeypatch.setattr(branch_manifests, "references_of", forget_version_7)
     with pytest.raises(Corrupt, match=r"version 7 of .* references it .*this cleanup removed it.*fsck"):
         Table.open(uri).cleanup(keep=1)
 
@@ -75,4 +75,6 @@ def test_a_few_files_of_a_few_versions_are_checked(uri: str, monkeypatch: pytest
 
     monkeypatch.setattr(post_cleanup_check, "file_exists", record_and_check)
     assert table.cleanup(keep=10).versions
-    assert len(checked) == post_cleanup_check.VERSIONS_CHECKED * post_cleanup_check.FILES_CHECKED
+    assert len(checked) == len(set(checked)), "versions share files, each of which is checked once"
+    sampled = post_cleanup_check.VERSIONS_CHECKED * post_cleanup_check.FILES_CHECKED
+    assert post_cleanup_check.FILES_CHECKED <= len(checked) <= sampled

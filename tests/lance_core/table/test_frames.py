@@ -3,6 +3,7 @@
 import datetime as dt
 import pickle
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -155,8 +156,8 @@ def test_a_table_travels_to_other_processes_at_its_version(tmp_path: Path) -> No
     table.append(ROWS)
     assert pickle.loads(pickle.dumps(table)).version == 1
     assert pickle.loads(pickle.dumps(branch)).to_table() == branch.to_table()
-    with get_context("spawn").Pool(1) as pool:
-        assert pool.apply(count_in_process, (table,)) == 2
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        assert pool.submit(count_in_process, table).result() == 2
 
 
 def test_a_pickle_of_a_table_that_was_created_again_is_refused(tmp_path: Path) -> None:
