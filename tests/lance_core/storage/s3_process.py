@@ -69,6 +69,6 @@ def s3_process() -> Iterator[S3Process]:
         assert endpoint, "the emulator has not started"
         yield S3Process(endpoint)
     finally:
-        process.terminate()
+        process.kill()  # children of a long test process have been seen to ignore SIGTERM
         process.wait()
         process.stdout.close()
