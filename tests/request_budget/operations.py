@@ -426,7 +426,7 @@ OPERATIONS: tuple[Operation, ...] = (
         TableKind.FEW_VERSIONS,
         _ours(lambda t: t.cleanup(older_than=timedelta(hours=1), keep=1)),
         _pylance(lambda d: d.cleanup_old_versions(timedelta(hours=1))),
-        variation=3,
+        variation=5,
     ),
     Operation(
         "cleanup of 99 versions",
@@ -434,7 +434,7 @@ OPERATIONS: tuple[Operation, ...] = (
         _ours(lambda t: t.cleanup(older_than=timedelta(hours=1), keep=1)),
         _pylance(lambda d: d.cleanup_old_versions(timedelta(hours=1))),
         is_long=True,
-        variation=3,
+        variation=5,
     ),
     Operation(
         "cleanup with nothing to remove, 10 versions",
@@ -455,7 +455,7 @@ OPERATIONS: tuple[Operation, ...] = (
         _ours(lambda t: t.cleanup(older_than=timedelta(hours=1), keep=1)),
         _pylance(lambda d: d.cleanup_old_versions(timedelta(hours=1))),
         has_intent=True,
-        variation=3,
+        variation=5,
     ),
     Operation("fsck, 10 versions", TableKind.FEW_VERSIONS, _ours(lambda t: t.fsck())),
     Operation("fsck, 100 versions", TableKind.VERSIONS, _ours(lambda t: t.fsck()), is_long=True),
