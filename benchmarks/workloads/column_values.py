@@ -1,6 +1,7 @@
 """Workload `column_values`: adds a column in one process and merges one by key, compared with pylance, and replaces the
 values of a column, compared with adding it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -83,7 +84,7 @@ def _rows_per_fragment(scale: Scale) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Runner:
+class _Runner(ABC):
     uri: str
     durable: bool
 
@@ -95,8 +96,9 @@ class _Runner:
         if "y" in table.schema.names:
             table.drop_columns(["y"])
 
+    @abstractmethod
     def call(self) -> None:
-        raise NotImplementedError
+        """Write the column."""
 
     def facts(self) -> Facts:
         values = self.open().to_table(columns=["y"])["y"]
