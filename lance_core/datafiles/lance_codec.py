@@ -261,7 +261,8 @@ class LanceFileReader:
     """Reader for one file. It opens the file once for every projection that is requested, beginning with the expected
     one, which also yields the schema of the file.
 
-    Reads of the codec's own readers may run concurrently, but fail if two threads begin one at the same time.
+    The codec's own readers refuse a call while another thread is in one, unless both only return what they hold in
+    memory. One lock therefore guards each call; batches, which take most of the time, are decoded without it.
     """
 
     def __init__(
@@ -283,7 +284,7 @@ class LanceFileReader:
         self._described: LanceFileReader | None = None
         self._declared: _DeclaredSchema | None = None
         self._projections: dict[tuple[str, ...], lance.file.LanceFileReader] = {}
-        self._begin_lock = threading.Lock()
+        self._call_lock = threading.RLock()
         self._row_count = int(self._reader.num_rows())
 
     def _open(self, columns: tuple[str, ...] | None) -> "lance.file.LanceFileReader":
@@ -311,7 +312,7 @@ class LanceFileReader:
         return {key.decode(): value.decode() for key, value in (self.schema.metadata or {}).items()}
 
     def read_buffer(self, number: int) -> bytes:
-        with _translated_errors(self._store, self.full_path):
+        with _translated_errors(self._store, self.full_path), self._call_lock:
             return bytes(self._reader.read_global_buffer(number))
 
     def _declared_schema(self) -> "_DeclaredSchema":
@@ -321,7 +322,7 @@ class LanceFileReader:
             key = self._checked.schema_bytes
             declared = None if key is None else _declared_schemas.get(key)
             if declared is None:
-                with _translated_errors(self._store, self.full_path):
+                with _translated_errors(self._store, self.full_path), self._call_lock:
                     declared = _DeclaredSchema.of(self._reader.metadata().schema)
                 if key is not None and len(_declared_schemas) < _CACHED_SCHEMAS_MAX:
                     _declared_schemas[key] = declared
@@ -329,21 +330,22 @@ class LanceFileReader:
         return self._declared
 
     def with_descriptors(self) -> "LanceFileReader":
-        if self._described is None:
-            self._described = LanceFileReader(self._store, self._path, self._checked, (), describe=True)
-        return self._described
+        with self._call_lock:
+            if self._described is None:
+                self._described = LanceFileReader(self._store, self._path, self._checked, (), describe=True)
+            return self._described
 
     def read(self, columns: Sequence[str], start: int, count: int) -> Iterator[pa.RecordBatch]:
         self._checked.check_offsets(self._store, self._path, columns)
         with _translated_errors(self._store, self.full_path):
-            with self._begin_lock:
+            with self._call_lock:
                 result = self._reader_for(columns).read_range(start, count, batch_size=BATCH_ROWS)
             yield from _limit_batches(result.to_batches(), count)
 
     def take(self, columns: Sequence[str], rows: Rows) -> Iterator[pa.RecordBatch]:
         """Begin to read the rows at once, so that a caller that takes rows of several files reads them concurrently."""
         self._checked.check_offsets(self._store, self._path, columns)
-        with _translated_errors(self._store, self.full_path), self._begin_lock:
+        with _translated_errors(self._store, self.full_path), self._call_lock:
             result = self._reader_for(columns).take_rows(rows.tolist(), batch_size=BATCH_ROWS)
 
         def batches() -> Iterator[pa.RecordBatch]:
