@@ -7,7 +7,12 @@ change, so no entry can be out of date; the numbers of versions, fragments and r
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
+from lance_core.errors import Corrupt
 from lance_core.expressions import Predicate
 from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
@@ -20,6 +25,10 @@ from lance_core.versions.location import Location
 _VERSIONS_MAX = 4
 _FRAGMENTS_MAX = 32
 _READERS_MAX = 16
+_ROWS_MAX = 2**32 - 1
+"""Maximum number of rows in a fragment."""
+
+Ints = npt.NDArray[np.int64]
 
 
 class ReaderCache:
@@ -37,6 +46,39 @@ class ReaderCache:
         return _versions.get_or_create(
             id(manifest), lambda: cls(location, manifest), lambda cached: cached.manifest is manifest
         )
+
+    @cached_property
+    def fragment_order(self) -> Ints:
+        """Positions of the fragments in the version, in the order of their ids."""
+        return np.argsort(self._fragment_ids, kind="stable")
+
+    @cached_property
+    def ordered_fragment_ids(self) -> Ints:
+        return self._fragment_ids[self.fragment_order]
+
+    @cached_property
+    def _fragment_ids(self) -> Ints:
+        self.manifest.check_ids()
+        return np.fromiter((each.id for each in self.manifest.message.fragments), dtype=np.int64)
+
+    @cached_property
+    def physical_rows(self) -> Ints:
+        """Number of rows of each fragment, deleted ones included."""
+        return self._checked([each.physical_rows for each in self.manifest.message.fragments])
+
+    @cached_property
+    def live_rows(self) -> Ints:
+        """Number of rows of each fragment that are not deleted."""
+        fragments = self.manifest.message.fragments
+        return self._checked([each.physical_rows - each.deletion_file.num_deleted_rows for each in fragments])
+
+    def _checked(self, counts: list[int]) -> Ints:
+        for count in (min(counts, default=0), max(counts, default=0)):
+            if not 0 <= count <= _ROWS_MAX:
+                broken = self.manifest.message.fragments[counts.index(count)].id
+                message = f"fragment {broken} cannot have {count} rows; examine the table with fsck()"
+                raise Corrupt(message, path=self.manifest.path, field=f"fragments[id={broken}]")
+        return np.array(counts, dtype=np.int64)
 
     def fragment(self, fragment: Fragment) -> LiveFragment:
         return self._fragments.get_or_create(fragment.id, lambda: LiveFragment(self._location, self.manifest, fragment))

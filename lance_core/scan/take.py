@@ -15,9 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.datafiles.open_fragment import rows_without_columns
-from lance_core.errors import Corrupt, InvalidInput
+from lance_core.errors import InvalidInput
 from lance_core.format.manifest import Manifest
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
+from lance_core.format.sorted_unique import sorted_unique
 from lance_core.scan.morsels import LiveFragment, is_joined, manifest_path
 from lance_core.scan.parallel import map_in_order, threads_of
 from lance_core.scan.reader_cache import ReaderCache
@@ -26,9 +27,6 @@ from lance_core.versions.location import Location
 
 _LISTED_MAX = 5
 _OFFSET_BITS = 32
-_ROWS_MAX = 2**_OFFSET_BITS - 1
-"""Maximum number of rows in a fragment."""
-
 _SEQUENTIAL_ROWS_MAX = 256
 _JOINED_MAX = 32
 
@@ -73,9 +71,11 @@ def take(
     plan = cache.plan_columns(columns)
     reader = cache.row_reader(plan, None)
     positions = locate_rows(location, manifest, rows, by=by)
-    keys, order = np.unique(scan_order_keys(positions), return_inverse=True)
+    requested = scan_order_keys(positions)
     if not plan.output:
-        return pa.Table.from_batches([rows_without_columns(len(order))])
+        return pa.Table.from_batches([rows_without_columns(len(requested))])
+    is_ascending = bool((requested[1:] > requested[:-1]).all())
+    keys = requested if is_ascending else sorted_unique(requested)
     groups = group_by_fragment(location, manifest, keys)
     if len(keys) <= _SEQUENTIAL_ROWS_MAX and isinstance(location.store, LocalStore):
         # Threads take longer to start than a local disk takes to return a few rows.
@@ -84,9 +84,7 @@ def take(
     else:
         batches = map_in_order(reader.pick_all, _joined_groups(groups), threads=threads_of(location.own_store))
     rows_table = pa.Table.from_batches(batches, plan.schema).combine_chunks()
-    return (
-        rows_table if len(order) == len(keys) and (order[1:] > order[:-1]).all() else rows_table.take(pa.array(order))
-    )
+    return rows_table if is_ascending else rows_table.take(pa.array(np.searchsorted(keys, requested)))
 
 
 def _joined_groups(groups: Iterable[Group]) -> Iterator[list[Group]]:
@@ -104,9 +102,9 @@ def take_vectors(
     store them unchanged, so that only `take` can read them."""
     cache = ReaderCache.of(location, manifest)
     reader = cache.row_reader(cache.plan_columns([column]), None)
-    numbers, exists = _fragment_numbers(manifest, (addresses >> np.uint64(_OFFSET_BITS)).astype(np.int64))
+    numbers, exists = _fragment_numbers(cache, (addresses >> np.uint64(_OFFSET_BITS)).astype(np.int64))
     assert exists.all()
-    keys = scan_order_keys(RowPositions(numbers, (addresses & np.uint64(_ROWS_MAX)).astype(np.int64)))
+    keys = scan_order_keys(RowPositions(numbers, (addresses & np.uint64((1 << _OFFSET_BITS) - 1)).astype(np.int64)))
     parts = []
     for fragment, offsets in group_by_fragment(location, manifest, keys):
         part = reader.pick_vectors(fragment, offsets)
@@ -165,7 +163,7 @@ def build_row_id_index(location: Location, manifest: Manifest) -> RowIdIndex:
 
 
 def _locate_by_offset(location: Location, manifest: Manifest, numbers: Ints) -> RowPositions:
-    ends = np.cumsum(_row_counts(manifest, live=True))
+    ends = np.cumsum(ReaderCache.of(location, manifest).live_rows)
     total = int(ends[-1]) if len(ends) else 0
     _check_found(numbers, (numbers >= 0) & (numbers < total), "offset", location, manifest)
     number = np.searchsorted(ends, numbers, side="right")
@@ -189,13 +187,13 @@ def _locate_by_address(location: Location, manifest: Manifest, addresses: Ints, 
 def _find_addresses(location: Location, manifest: Manifest, addresses: Ints) -> tuple[RowPositions, Mask]:
     """Return the positions of addresses, and whether a live row is there."""
     fragment_ids, offsets = addresses >> _OFFSET_BITS, addresses & ((1 << _OFFSET_BITS) - 1)
-    number, exists = _fragment_numbers(manifest, fragment_ids)
-    rows = _row_counts(manifest, live=False)
+    cache = ReaderCache.of(location, manifest)
+    number, exists = _fragment_numbers(cache, fragment_ids)
+    rows = cache.physical_rows
     if len(rows):
         exists &= offsets < rows[number]
-    cache = ReaderCache.of(location, manifest)
-    for each in np.unique(number[exists]):
-        deletions = cache.fragment(manifest.fragments[int(each)]).deletions
+    for each in sorted_unique(number[exists]).tolist():
+        deletions = cache.fragment(manifest.fragments[each]).deletions
         if deletions is not None:
             rows_here = np.flatnonzero(exists & (number == each))
             exists[rows_here] = ~np.isin(offsets[rows_here], deletions.offsets)
@@ -205,33 +203,17 @@ def _find_addresses(location: Location, manifest: Manifest, addresses: Ints) -> 
 def _locate_by_id(location: Location, manifest: Manifest, row_ids: Ints) -> RowPositions:
     addresses = build_row_id_index(location, manifest).locate_rows(row_ids.astype(np.uint64))
     _check_found(row_ids, addresses.is_known & (row_ids >= 0), "row id", location, manifest)
-    number, _ = _fragment_numbers(manifest, addresses.fragment_ids.astype(np.int64))
+    number, _ = _fragment_numbers(ReaderCache.of(location, manifest), addresses.fragment_ids.astype(np.int64))
     return RowPositions(number, addresses.offsets.astype(np.int64))
 
 
-def _fragment_numbers(manifest: Manifest, fragment_ids: Ints) -> tuple[Ints, Mask]:
+def _fragment_numbers(cache: ReaderCache, fragment_ids: Ints) -> tuple[Ints, Mask]:
     """Return the index of each fragment id in the version, and whether it exists."""
-    manifest.check_ids()
-    ids = np.fromiter((each.id for each in manifest.message.fragments), dtype=np.int64)
+    ids = cache.ordered_fragment_ids
     if not len(ids):
         return np.zeros_like(fragment_ids), np.zeros(len(fragment_ids), dtype=np.bool_)
-    order = np.argsort(ids, kind="stable")
-    number = order[np.minimum(np.searchsorted(ids[order], fragment_ids), len(ids) - 1)]
-    return number, ids[number] == fragment_ids
-
-
-def _row_counts(manifest: Manifest, *, live: bool) -> Ints:
-    fragments = manifest.message.fragments
-    if live:
-        counts = [each.physical_rows - each.deletion_file.num_deleted_rows for each in fragments]
-    else:
-        counts = [each.physical_rows for each in fragments]
-    for count in (min(counts, default=0), max(counts, default=0)):
-        if not 0 <= count <= _ROWS_MAX:
-            broken = fragments[counts.index(count)].id
-            message = f"fragment {broken} cannot have {count} rows; examine the table with fsck()"
-            raise Corrupt(message, path=manifest.path, field=f"fragments[id={broken}]")
-    return np.array(counts, dtype=np.int64)
+    places = np.minimum(np.searchsorted(ids, fragment_ids), len(ids) - 1)
+    return cache.fragment_order[places], ids[places] == fragment_ids
 
 
 def _to_int64(rows: RowNumbers) -> Ints:

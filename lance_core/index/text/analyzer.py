@@ -1,10 +1,11 @@
 """Analyzer: turns texts into the terms that an index stores and queries look up, with their positions.
 
 The order of the steps is that of the reference implementation: tokenize, drop long tokens, lower-case, stem, drop stop
-words, fold to ASCII. A stop word is dropped after stemming and leaves a gap in the positions; a long token leaves none.
+words, fold to ASCII. A token that is dropped, a stop word or a long one, leaves a gap in the positions.
 Texts are tokenized as one array of bytes (`tokenizers.py`); the steps after that run once for each distinct token.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +22,7 @@ from lance_core.index.supported_types import is_list, is_text
 from lance_core.index.text.parameters import TextParameters, reason_unsupported
 from lance_core.index.text.stemming import Stemmer
 from lance_core.index.text.stop_words import stop_words_of
-from lance_core.index.text.tokenizers import Bytes, Spans, find_tokens
+from lance_core.index.text.tokenizers import ASCII_TOKENS, Bytes, Spans, find_tokens
 
 Numbers = npt.NDArray[np.int32]
 _DROPPED = -1
@@ -75,6 +76,8 @@ class Analyzer:
 
     def analyze(self, text: str) -> list[Token]:
         """Return the terms of one text."""
+        if text.isascii() and (tokens := ASCII_TOKENS.get(self.parameters.base_tokenizer)) is not None:
+            return self._analyze_ascii(tokens, text)
         offsets, data = offsets_and_data(pa.array([text], pa.large_string()))
         spans = find_tokens(offsets, data, self.parameters)
         positions = _positions(spans, spans.counts)
@@ -87,6 +90,16 @@ class Analyzer:
             for term, position, start, end in zip(terms, positions.tolist(), starts, ends, strict=True)
             if term is not None
         ]
+
+    def _analyze_ascii(self, tokens: re.Pattern[str], text: str) -> list[Token]:
+        """Return the terms of an ASCII text. Arrays would take a query longer than its few tokens do."""
+        limit = self.parameters.max_token_length
+        spans = [found.span() for found in tokens.finditer(text)]
+        places = [
+            (place, start, end) for place, (start, end) in enumerate(spans) if limit is None or end - start < limit
+        ]
+        terms = self._terms_of([text[start:end] for _, start, end in places])
+        return [Token(term, *place) for term, place in zip(terms, places, strict=True) if term is not None]
 
     def analyze_all(self, texts: pa.Array) -> Tokens:
         """Return the terms of an array of texts or of lists of texts. A null text has no terms."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -23,8 +24,10 @@ from lance_core.index.text.scoring import (
     Floats,
     Group,
     PartitionQuery,
+    ScoredConjunction,
     ScoredDocuments,
     ScoredList,
+    Scorer,
     Term,
     all_documents,
     best_documents,
@@ -73,20 +76,50 @@ class Words:
     """Position of each term in the text of the query."""
 
 
+_Terms: TypeAlias = tuple[tuple[str, float], ...]
+"""Terms with factors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Conjunction:
+    """Clause of a boolean query: a phrase, or a match of all words."""
+
+    groups: tuple[_Terms, ...]
+    """A document needs one term of each group."""
+    factor: float = 1.0
+    phrase: Words | None = None
+    slop: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Clauses:
+    """Conjunctions of a boolean query."""
+
+    required: tuple[_Conjunction, ...] = ()
+    optional: tuple[_Conjunction, ...] = ()
+    excluded: tuple[_Conjunction, ...] = ()
+
+    @property
+    def all(self) -> tuple[_Conjunction, ...]:
+        return (*self.required, *self.optional, *self.excluded)
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Leaf, or boolean query of leaves on one column, in terms: alternatives of which a document needs one or more."""
 
-    required: tuple[tuple[tuple[str, float], ...], ...]
-    """Terms with factors. A document needs one term of each group."""
-    optional: tuple[tuple[str, float], ...]
+    required: tuple[_Terms, ...]
+    """A document needs one term of each group."""
+    optional: _Terms
     excluded: tuple[str, ...]
+    clauses: _Clauses = _Clauses()
     phrase: Words | None = None
     slop: int = 0
 
     @property
     def terms(self) -> set[str]:
-        groups = (*self.required, self.optional)
+        in_clauses = (group for clause in self.clauses.all for group in clause.groups)
+        groups = (*self.required, self.optional, *in_clauses)
         return {term for group in groups for term, _ in group} | set(self.excluded)
 
 
@@ -148,10 +181,8 @@ class ColumnQueries:
             case Boolean():
                 return self._plan_boolean(query)
             case Phrase():
-                words = analyze_words(self._analyzer, query.text)
-                counts = Counter(words.texts)
-                required = tuple(((term, float(count)),) for term, count in counts.items())
-                return _Plan(required, (), (), words, query.slop)
+                phrase = self._phrase(query)
+                return _Plan(phrase.groups, (), (), phrase=phrase.phrase, slop=phrase.slop)
             case _:
                 groups = self._groups(query)
                 if query.operator == "AND":
@@ -159,23 +190,39 @@ class ColumnQueries:
                 return _Plan((), _combine(groups), ())
 
     def _plan_boolean(self, query: Boolean) -> _Plan:
-        required: list[tuple[tuple[str, float], ...]] = []
+        required: list[_Terms] = []
         optional: list[tuple[str, float]] = []
         excluded: list[str] = []
+        conjunctions: dict[str, list[_Conjunction]] = {"must": [], "should": [], "must_not": []}
         for clause in query.must:
-            assert isinstance(clause, Match)
-            groups = self._groups(clause)
-            if clause.operator == "AND" and groups:
-                required += groups
+            if isinstance(clause, Match):
+                groups = self._groups(clause)
+                required += groups if clause.operator == "AND" and groups else [_combine(groups)]
             else:
-                required.append(_combine(groups))
+                conjunctions["must"].append(self._conjunction(clause))
         for clause in query.should:
-            assert isinstance(clause, Match)
-            optional += [each for group in self._groups(clause) for each in group]
+            if _is_disjunction(clause):
+                optional += [each for group in self._groups(clause) for each in group]
+            else:
+                conjunctions["should"].append(self._conjunction(clause))
         for clause in query.must_not:
-            assert isinstance(clause, Match)
-            excluded += [term for group in self._groups(clause) for term, _ in group]
-        return _Plan(tuple(required), tuple(optional), tuple(excluded))
+            if _is_disjunction(clause):
+                excluded += [term for group in self._groups(clause) for term, _ in group]
+            else:
+                conjunctions["must_not"].append(self._conjunction(clause))
+        clauses = _Clauses(*map(tuple, conjunctions.values()))
+        return _Plan(tuple(required), tuple(optional), tuple(excluded), clauses)
+
+    def _conjunction(self, query: object) -> _Conjunction:
+        if isinstance(query, Phrase):
+            return self._phrase(query)
+        assert isinstance(query, Match)
+        return _Conjunction(self._groups(replace(query, boost=1.0)), query.boost)
+
+    def _phrase(self, query: Phrase) -> _Conjunction:
+        words = analyze_words(self._analyzer, query.text)
+        groups = tuple(((term, float(count)),) for term, count in Counter(words.texts).items())
+        return _Conjunction(groups, phrase=words, slop=query.slop)
 
     def _groups(self, query: Match) -> tuple[tuple[tuple[str, float], ...], ...]:
         """Return the terms of each word of a query, with factors. A word that occurs twice counts twice; all n-grams
@@ -256,14 +303,24 @@ class ColumnQueries:
         numbers: dict[str, int],
         factors: dict[str, float],
     ) -> PartitionQuery:
-        def group(terms: Sequence[tuple[str, float]], *, is_required: bool) -> Group:
+        def group(terms: _Terms, *, is_required: bool) -> Group:
             found = (Term(weights[term], factors[term] * factor) for term, factor in terms if term in weights)
             return Group(tuple(found), is_required)
 
+        def conjunction(clause: _Conjunction) -> Term:
+            groups = [group(terms, is_required=True) for terms in clause.groups]
+            verify = None
+            if clause.phrase is not None and len(clause.phrase.texts) > 1 and all(each.count for each in groups):
+                verify = self._verifier(clause.phrase, clause.slop, view, numbers)
+            return Term(ScoredConjunction(groups, verify, len(view.positions)), clause.factor)
+
         groups = [group(terms, is_required=True) for terms in plan.required]
-        groups += [group([term], is_required=False) for term in plan.optional]
-        excluded = tuple(weights[term] for term in plan.excluded if term in weights)
-        query = PartitionQuery(tuple(groups), excluded)
+        groups += [group((term,), is_required=False) for term in plan.optional]
+        groups += [Group((conjunction(clause),), is_required=True) for clause in plan.clauses.required]
+        groups += [Group((conjunction(clause),), is_required=False) for clause in plan.clauses.optional]
+        excluded: list[Scorer] = [weights[term] for term in plan.excluded if term in weights]
+        excluded += [conjunction(clause).scores for clause in plan.clauses.excluded]
+        query = PartitionQuery(tuple(groups), tuple(excluded))
         if plan.phrase is None or len(plan.phrase.texts) < 2 or not query.can_match:
             return query
         return replace(query, verify=self._verifier(plan.phrase, plan.slop, view, numbers))
@@ -291,17 +348,21 @@ def _combine(groups: Sequence[Sequence[tuple[str, float]]]) -> tuple[tuple[str, 
 
 
 def is_flat(query: object) -> bool:
-    """Return whether one evaluation of terms answers a boolean query: its clauses are matches on one column, without
-    "AND" where only all words together count.
+    """Return whether one evaluation of terms answers a boolean query: its clauses are matches and phrases on one
+    column.
 
-    >>> is_flat(Boolean(must=[Match("lance", "body")], should=[Match("format", "body")]))
+    >>> is_flat(Boolean(must=[Match("lance", "body")], should=[Phrase("table format", "body")]))
     True
     """
-    if not isinstance(query, Boolean) or len(query.columns) != 1:
-        return False
-    if not all(isinstance(clause, Match) for clause in query.clauses):
-        return False
-    return all(isinstance(clause, Match) and clause.operator == "OR" for clause in (*query.should, *query.must_not))
+    return (
+        isinstance(query, Boolean)
+        and len(query.columns) == 1
+        and all(isinstance(clause, Match | Phrase) for clause in query.clauses)
+    )
+
+
+def _is_disjunction(clause: object) -> TypeGuard[Match]:
+    return isinstance(clause, Match) and clause.operator == "OR"
 
 
 def analyze_words(analyzer: Analyzer, text: str) -> Words:

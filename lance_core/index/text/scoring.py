@@ -13,7 +13,9 @@ that equal documents have equal scores.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import log
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +28,20 @@ Floats = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 Verify = Callable[[Documents], Mask]
-_BOUNDS_SHARE = 32
+_BOUNDS_SHARE = 128
 """A list with at least one document in this many has upper bounds for all documents."""
 _BOUND_STEPS = 255
+_DENSE_SHARE = 8
+"""A list with at least one document in this many has its weights by document, too: searching for a thousand documents
+in a long list takes a tenth of a millisecond, since most steps of the search miss the processor's cache."""
 _SCORED_AT_ONCE = 1024
 """Documents that are scored without looking for a bound first."""
 _FIRST_CHUNK = 256
 """Candidates that are scored first, or twice `k` if that is more."""
 _SAMPLE = 2048
 """Bounds from which the bound of the first chunk is estimated."""
+_BLOCKS_SHARE = 8
+"""Only the blocks that reach a threshold are compared, if they are at most one in this many."""
 _SLACK = 1 + 1e-5
 """Factor for upper bounds, which are computed in single precision."""
 _ROUNDING = 1 - 1e-6
@@ -50,6 +57,41 @@ def inverse_document_frequency(documents: int, containing: int) -> float:
     return log(1 + (documents - containing + 0.5) / (containing + 0.5))
 
 
+class Scorer(Protocol):
+    """Weights of the documents that match a part of a query."""
+
+    @property
+    def count(self) -> int:
+        """Upper bound of the number of documents."""
+        ...
+
+    @property
+    def maximum(self) -> float:
+        """Upper bound of the weights."""
+        ...
+
+    @property
+    def documents(self) -> Documents:
+        """Documents that may match, ascending."""
+        ...
+
+    def reaching(self, needed: float) -> Documents:
+        """Return the documents whose weight may be as large."""
+        ...
+
+    def weights_of(self, documents: Documents) -> npt.NDArray[np.floating[Any]]:
+        """Return the weight of each document; 0 for documents that do not match."""
+        ...
+
+    def upper_bounds(self, documents: Documents) -> Weights:
+        """Return a number for each document that its weight does not exceed; 0 only for documents that do not match."""
+        ...
+
+    def contains(self, documents: Documents) -> Mask:
+        """Return which documents match."""
+        ...
+
+
 class ScoredList:
     """Weights of one term in the documents that contain it."""
 
@@ -63,20 +105,32 @@ class ScoredList:
         self.maximum = float(self.block_maxima.max(initial=0))
         self.quantum = self.maximum / _BOUND_STEPS
         self.bounds: npt.NDArray[np.uint8] | None = None
+        self.dense: Weights | None = None
+        if len(self.documents) * _DENSE_SHARE >= len(lengths) and self.maximum:
+            self.dense = np.zeros(len(lengths), dtype=np.float32)
+            self.dense[self.documents] = self.weights
         if len(self.documents) * _BOUNDS_SHARE >= len(lengths) and self.maximum:
             self.bounds = np.zeros(len(lengths), dtype=np.uint8)
             steps = np.ceil(self.weights * np.float32(1 / self.quantum))
             self.bounds[self.documents] = np.clip(steps, 1, _BOUND_STEPS)
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(self.documents)
 
     @property
     def size(self) -> int:
-        return self.weights.nbytes + self.block_maxima.nbytes + (0 if self.bounds is None else self.bounds.nbytes)
+        optional = (self.bounds, self.dense)
+        by_document = sum(array.nbytes for array in optional if array is not None)
+        return self.weights.nbytes + self.block_maxima.nbytes + by_document
+
+    def reaching(self, needed: float) -> Documents:
+        return self.documents[self.weights >= np.float32(needed)]
 
     def weights_of(self, documents: Documents) -> Weights:
         """Return the weight of each document; 0 for documents without the term."""
+        if self.dense is not None:
+            return self.dense.take(documents)
         weights = np.zeros(len(documents), dtype=np.float32)
         if len(documents) > 4 * len(self.documents):  # ascending, so that either can be searched for in the other
             places = np.minimum(np.searchsorted(documents, self.documents), max(0, len(documents) - 1))
@@ -105,7 +159,7 @@ class ScoredList:
 class Term:
     """Term of a query in one partition."""
 
-    scores: ScoredList
+    scores: Scorer
     factor: float
     """Product of the inverse document frequency, the boost and the number of times that the query has the term."""
 
@@ -123,7 +177,87 @@ class Group:
 
     @property
     def count(self) -> int:
-        return sum(len(term.scores) for term in self.terms)
+        return sum(term.scores.count for term in self.terms)
+
+
+class ScoredConjunction:
+    """Weights of the documents that have a term of each of several groups, and satisfy a condition: a phrase, or all
+    words of a match. The weight is the sum over all terms.
+
+    The condition takes longer to check than the terms, and is checked only for documents whose weights or membership
+    are needed.
+    """
+
+    def __init__(self, groups: Sequence[Group], verify: Verify | None, documents: int) -> None:
+        """`documents` is the number of documents of the partition."""
+        self._groups, self._verify, self._all_documents = groups, verify, documents
+
+    @property
+    def count(self) -> int:
+        return min((group.count for group in self._groups), default=0)
+
+    @cached_property
+    def maximum(self) -> float:
+        return sum(term.maximum for group in self._groups for term in group.terms) * _SLACK if self.count else 0.0
+
+    @cached_property
+    def documents(self) -> Documents:
+        if not self.count:
+            return np.empty(0, dtype=np.int32)
+        groups = sorted(self._groups, key=lambda group: group.count)
+        found = _union([term.scores.documents for term in groups[0].terms], self._all_documents)
+        for group in groups[1:]:
+            found = found[_is_in_group(group, found)]
+        return found
+
+    def reaching(self, needed: float) -> Documents:
+        return self.documents[self.upper_bounds(self.documents) >= np.float32(needed)]
+
+    def weights_of(self, documents: Documents) -> Floats:
+        weights = np.zeros(len(documents))
+        matches = self._candidates(documents)
+        found = documents[matches]
+        total = np.zeros(len(found))
+        for group in self._groups:
+            for term in group.terms:
+                total += term.factor * term.scores.weights_of(found).astype(np.float64)
+        if self._verify is not None and len(found):
+            total[~self._verify(found)] = 0
+        weights[matches] = total
+        return weights
+
+    def upper_bounds(self, documents: Documents) -> Weights:
+        bounds = np.zeros(len(documents), dtype=np.float32)
+        matches = np.full(len(documents), bool(self.count))
+        for group in self._groups:
+            in_group = np.zeros(len(documents), dtype=np.bool_)
+            for term in group.terms:
+                upper = term.scores.upper_bounds(documents)
+                bounds += np.float32(term.factor * _SLACK) * upper
+                in_group |= upper > 0
+            matches &= in_group
+        bounds[~matches] = 0
+        return bounds
+
+    def contains(self, documents: Documents) -> Mask:
+        matches = self._candidates(documents)
+        if self._verify is not None and len(matches):
+            matches[matches] = self._verify(documents[matches])
+        return matches
+
+    def _candidates(self, documents: Documents) -> Mask:
+        """Return which documents have a term of each group."""
+        matches = np.full(len(documents), bool(self.count))
+        for group in sorted(self._groups, key=lambda group: group.count):
+            matches[matches] = _is_in_group(group, documents[matches])
+        return matches
+
+
+def _is_in_group(group: Group, documents: Documents) -> Mask:
+    matches = np.zeros(len(documents), dtype=np.bool_)
+    for term in group.terms:
+        matches |= term.scores.contains(documents)
+    return matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +281,7 @@ class PartitionQuery:
     """Query on one partition. Its score is the sum over all terms of the groups."""
 
     groups: tuple[Group, ...]
-    excluded: tuple[ScoredList, ...] = ()
+    excluded: tuple[Scorer, ...] = ()
     verify: Verify | None = None
     """Condition in addition, which takes longer to check."""
 
@@ -196,14 +330,16 @@ def best_documents(
     if not query.can_match:
         return ScoredDocuments.empty()
     driving = query.driving_terms
-    count = sum(len(term.scores) for term in driving)
+    count = sum(term.scores.count for term in driving)
     if allowed is not None and len(allowed.documents) * max(1, len(query.terms)) < count:
         return reduce_to_best(_verified(query, _score(query, allowed.documents)), k, order)
     if count <= _SCORED_AT_ONCE:
         candidates = _union([term.scores.documents for term in driving], documents)
         return reduce_to_best(_verified(query, _score(query, _within(candidates, allowed))), k, order)
     if len(query.terms) == 1 and not query.excluded and query.verify is None:
-        return _best_of_term(query.terms[0], k, allowed, order)
+        (term,) = query.terms
+        if isinstance(term.scores, ScoredList):
+            return _best_of_term(term.scores, term.factor, k, allowed, order)
     return _BestSearch(query, k, allowed, order, documents).run()
 
 
@@ -281,8 +417,7 @@ class _BestSearch:
         needed = self._floor - others
         if needed <= 0 or not term.factor:
             return term.scores.documents
-        reaches = term.scores.weights >= np.float32(needed / term.factor * _ROUNDING / _SLACK)
-        return term.scores.documents[reaches]
+        return term.scores.reaching(needed / term.factor * _ROUNDING / _SLACK)
 
     def _add(self, candidates: Documents, terms: Sequence[Term], groups: Sequence[Group]) -> None:
         """Score the candidates that can be among the best. Their scores are those of the terms and groups."""
@@ -360,19 +495,29 @@ def _union(parts: Sequence[Documents], documents: int) -> Documents:
     return np.flatnonzero(contained).astype(np.int32)
 
 
-def _best_of_term(term: Term, k: int, allowed: Allowed | None, order: Ints) -> ScoredDocuments:
+def _best_of_term(scores: ScoredList, factor: float, k: int, allowed: Allowed | None, order: Ints) -> ScoredDocuments:
     """Return the best documents of a single term, from the blocks with the largest weights."""
-    weights, listed, maxima = term.scores.weights, term.scores.documents, term.scores.block_maxima
-    count = min(len(maxima), max(1, -(-k // 16))) if term.factor else len(maxima)
+    weights, listed, maxima = scores.weights, scores.documents, scores.block_maxima
+    count = min(len(maxima), max(1, -(-k // 16))) if factor else len(maxima)
     while True:
         threshold = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
         if count == len(maxima):
             threshold = np.float32(0)
-        places = np.flatnonzero(weights >= threshold)
+        places = _places_reaching(threshold, weights, maxima)
         found = listed[places]
         if allowed is not None:
             is_allowed = allowed.mask[found]
             places, found = places[is_allowed], found[is_allowed]
         if len(found) >= k or count == len(maxima):
-            return reduce_to_best(ScoredDocuments(found, term.factor * weights[places].astype(np.float64)), k, order)
+            return reduce_to_best(ScoredDocuments(found, factor * weights[places].astype(np.float64)), k, order)
         count = min(len(maxima), count * 8)
+
+
+def _places_reaching(threshold: np.float32, weights: Weights, maxima: Weights) -> Ints:
+    """Return the places of the weights that reach a threshold. `maxima` are those of blocks of weights."""
+    blocks = np.flatnonzero(maxima >= threshold)
+    if len(blocks) * _BLOCKS_SHARE > len(maxima):
+        return np.flatnonzero(weights >= threshold)
+    places = (blocks[:, np.newaxis] * BLOCK_DOCUMENTS + np.arange(BLOCK_DOCUMENTS)).reshape(-1)
+    places = places[: np.searchsorted(places, len(weights))]
+    return places[weights.take(places) >= threshold]

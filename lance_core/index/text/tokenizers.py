@@ -5,6 +5,7 @@ a text whole, and `ngram` returns runs of n characters. Letters and digits are t
 listed in `word_characters.txt`, so that they do not depend on the Unicode version of Python.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -17,6 +18,11 @@ from lance_core.index.text.parameters import TextParameters
 
 Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
+ASCII_TOKENS = {
+    "simple": re.compile("[0-9A-Za-z]+"),
+    "whitespace": re.compile("[^\t\n\x0c\r ]+"),
+}
+"""Patterns of the tokens of an ASCII text."""
 _CODE_POINTS = 0x110000
 _WHITE_SPACE = b"\t\n\x0c\r "
 

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from lance_core.index.text import scoring
-from lance_core.index.text.scoring import Allowed, Group, PartitionQuery, ScoredDocuments, ScoredList, Term
+from lance_core.index.text.scoring import (
+    Allowed,
+    Group,
+    PartitionQuery,
+    ScoredConjunction,
+    ScoredDocuments,
+    ScoredList,
+    Scorer,
+    Term,
+)
 from lance_core.index.text.segment_reader import PostingList
 
 DOCUMENTS = 20_000
@@ -25,8 +34,15 @@ LISTS = [make_list(share) for share in (0.5, 0.45, 0.3, 0.1, 0.04, 0.01, 0.001, 
 
 
 def make_query(generator: random.Random) -> PartitionQuery:
+    def scorer() -> Scorer:
+        if generator.random() < 0.7:
+            return generator.choice(LISTS)
+        sizes = generator.choices([0, 1, 2], [1, 8, 4], k=generator.choice([1, 2, 3]))
+        groups = [Group(tuple(Term(generator.choice(LISTS), 0.8) for _ in range(size)), True) for size in sizes]
+        return ScoredConjunction(groups, (lambda documents: documents % 5 > 1), DOCUMENTS)
+
     def term() -> Term:
-        return Term(generator.choice(LISTS), generator.choice([0.0, 0.4, 0.7, 1.0, 3.0]))
+        return Term(scorer(), generator.choice([0.0, 0.4, 0.7, 1.0, 3.0]))
 
     required = [
         Group(tuple(term() for _ in range(generator.choice([1, 1, 2]))), True)
@@ -34,9 +50,27 @@ def make_query(generator: random.Random) -> PartitionQuery:
     ]
     optional = [Group((term(),), False) for _ in range(generator.choice([0, 1, 3]))]
     groups = (*required, *optional) or (Group((term(),), False),)
-    excluded = (generator.choice(LISTS),) if generator.random() < 0.2 else ()
+    excluded = (scorer(),) if generator.random() < 0.2 else ()
     verify = (lambda documents: documents % 3 > 0) if generator.random() < 0.2 else None
     return PartitionQuery(groups, excluded, verify)
+
+
+def weigh_every_document(scorer: Scorer) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights of all documents, and which of them match."""
+    weights, matches = np.zeros(DOCUMENTS), np.zeros(DOCUMENTS, dtype=np.bool_)
+    if isinstance(scorer, ScoredList):
+        weights[scorer.documents], matches[scorer.documents] = scorer.weights, True
+        return weights, matches
+    assert isinstance(scorer, ScoredConjunction)
+    matches = np.arange(DOCUMENTS) % 5 > 1
+    for group in scorer._groups:
+        members = np.zeros(DOCUMENTS, dtype=np.bool_)
+        for term in group.terms:
+            added, has_term = weigh_every_document(term.scores)
+            weights += term.factor * added
+            members |= has_term
+        matches &= members
+    return np.where(matches, weights, 0), matches
 
 
 def score_every_document(query: PartitionQuery, allowed: Allowed | None) -> ScoredDocuments:
@@ -47,14 +81,15 @@ def score_every_document(query: PartitionQuery, allowed: Allowed | None) -> Scor
     for group in query.groups:
         members = np.zeros(DOCUMENTS, dtype=np.bool_)
         for term in group.terms:
-            scores[term.scores.documents] += term.factor * term.scores.weights.astype(np.float64)
-            members[term.scores.documents] = True
+            weights, has_term = weigh_every_document(term.scores)
+            scores += term.factor * weights
+            members |= has_term
         if group.is_required:
             matches &= members
         elif not has_required:
             matches |= members
     for excluded in query.excluded:
-        matches[excluded.documents] = False
+        matches &= ~weigh_every_document(excluded)[1]
     if allowed is not None:
         matches &= allowed.mask
     found = np.flatnonzero(matches).astype(np.int32)
