@@ -28,7 +28,7 @@ class ColumnValues:
     notes = (
         "one process, no Spark; four columns, one of which the expression reads",
         "'ours, no fsync' is the like of pylance, which makes nothing durable",
-        "all values change when the column is replaced",
+        "all values change when the column is replaced; with stable row ids, the version records which rows those are",
         "the rows that are merged by key are in memory, as many as the table has, in a random order",
     )
 
@@ -43,10 +43,12 @@ class ColumnValues:
         rows = _ROWS[stage.scale]
         events = pq.read_table(inputs.event_files(stage.input_cache, rows))
 
-        def enter(runner: "type[_Runner]", name: str, durable: bool = True) -> Callable[[], Runner]:
+        def enter(
+            runner: "type[_Runner]", name: str, *, durable: bool = True, stable_row_ids: bool = False
+        ) -> Callable[[], Runner]:
             def create() -> Runner:
-                uri = str(stage.workspace / name)
-                Table.create(uri, events, max_rows_per_file=_rows_per_fragment(stage.scale), durable=durable)
+                uri, rows_max = str(stage.workspace / name), _rows_per_fragment(stage.scale)
+                Table.create(uri, events, max_rows_per_file=rows_max, stable_row_ids=stable_row_ids, durable=durable)
                 return runner(uri, durable)
 
             return create
@@ -64,6 +66,13 @@ class ColumnValues:
             (
                 Entrant("ours", Side.OURS, enter(_Replace, "replaced")),
                 Entrant("ours, adding it", Side.PEER, enter(_Add, "added-again")),
+            ),
+        )
+        yield Case(
+            f"replace a column of {rows} rows with stable row ids",
+            (
+                Entrant("ours", Side.OURS, enter(_Replace, "replaced-stable", stable_row_ids=True)),
+                Entrant("ours, adding it", Side.PEER, enter(_Add, "added-stable", stable_row_ids=True)),
             ),
         )
         yield Case(

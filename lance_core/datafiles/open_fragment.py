@@ -21,6 +21,7 @@ from lance_core.datafiles.column_layout import Path
 from lance_core.datafiles.error_context import ReadContext
 from lance_core.datafiles.fragment_overlays import FragmentOverlays
 from lance_core.datafiles.legacy_codec import LegacyFileReader
+from lance_core.datafiles.row_offsets import consecutive_offsets
 from lance_core.format.deletion_vector import DeletionVector
 from lance_core.format.fragment import DataFile, StorageVersion
 from lance_core.format.schema import Field
@@ -67,7 +68,7 @@ class LiveRows:
     def offsets(self) -> npt.NDArray[np.int64]:
         """Physical offsets, ascending."""
         if self._alive is None:
-            return np.arange(self._start, self._start + self.batch.num_rows, dtype=np.int64)
+            return consecutive_offsets(self._start, self._start + self.batch.num_rows)
         return np.flatnonzero(self._alive) + self._start
 
     def offsets_of(self, mask: pa.BooleanArray) -> npt.NDArray[np.int64]:

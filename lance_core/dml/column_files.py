@@ -36,14 +36,30 @@ class PositionedBatch:
 
 
 def read_live_rows(
-    base: Snapshot, fragment: Fragment, columns: Sequence[str], schema: TableSchema, *, describe_blobs: bool = False
+    base: Snapshot,
+    fragment: Fragment,
+    columns: Sequence[str],
+    schema: TableSchema,
+    *,
+    start: int = 0,
+    count: int | None = None,
+    describe_blobs: bool = False,
 ) -> Iterator[PositionedBatch]:
-    """Read columns of `schema`, or system columns, of the live rows of a fragment."""
+    """Read columns of `schema`, or system columns, of the live rows of a fragment among its physical rows `start` to
+    `start + count`."""
     location, path = base.location, f"{base.location.uri}/{base.manifest.path}"
     stored = [name for name in columns if name not in SYSTEM_COLUMN_NAMES]
     system_columns = SystemColumns(base.manifest, fragment, path=path)
     for rows in read_fragment(
-        location.store, location.codec, fragment, schema, columns=stored, path=path, describe_blobs=describe_blobs
+        location.store,
+        location.codec,
+        fragment,
+        schema,
+        columns=stored,
+        start=start,
+        count=count,
+        path=path,
+        describe_blobs=describe_blobs,
     ):
         batch = rows.batch if stored == list(columns) else system_columns.add_to(rows, columns)
         yield PositionedBatch(batch, rows.offsets)

@@ -5,14 +5,15 @@
     ColumnReplacement  the plan of one process, which keeps finished files when it is replanned
 
 A row has changed if its new value differs from the old one. A fragment without a changed row gets no file, so its
-indices stay, and the version names exactly the rows that changed. Only if a wide column, such as a vector, gets new
-values in every row, all rows count as changed, since reading the old values would take longer than writing. Columns may
-be added at the same time, or alone for the rows that match a condition. Start with `fill_fragment`;
-`003-replaced-columns.md` has the reasons.
+indices stay, and the version names exactly the rows that changed if the table has row lineage. Only if a wide column,
+such as a vector, gets new values in every row, all rows after the first difference count as changed, since reading the
+old values would take longer than writing. Columns may be added at the same time, or alone for the rows that match a
+condition. Start with `fill_fragment`; `003-replaced-columns.md` has the reasons.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import chain
 from typing import Protocol
 
@@ -25,9 +26,11 @@ from lance_core import validation
 from lance_core.commit.write_protocol import Planned
 from lance_core.datafiles.blob_writing import to_stored
 from lance_core.datafiles.codec import BATCH_ROWS
+from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import load_deletions
 from lance_core.datafiles.inputs import InputRows
+from lance_core.datafiles.row_offsets import consecutive_offsets
 from lance_core.datafiles.value_comparison import differing_rows
 from lance_core.dml.column_files import PositionedBatch, read_live_rows, write_column_file
 from lance_core.dml.column_fill import (
@@ -58,8 +61,10 @@ from lance_core.scan.system_columns import ROW_ADDRESS, ROW_ID
 from lance_core.versions.snapshot import Snapshot
 
 _COMPARED_BYTES_MAX = 64
-"""Widest row of columns whose old values are read only to compare them: for vectors this would take longer than to
+"""Widest row of columns whose old values are all read only to compare them: for vectors this would take longer than to
 write the new ones."""
+_FIRST_COMPARED_ROWS = 8_192
+"""Rows in which a difference is expected if most rows change."""
 _MERGE_BYTES = 4 * 1024**2
 Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -103,6 +108,10 @@ class _MergedRows:
     rows: PositionedBatch
     changed: Mask
 
+    @classmethod
+    def all_changed(cls, rows: PositionedBatch) -> "_MergedRows":
+        return cls(rows, np.ones(len(rows.offsets), dtype=np.bool_))
+
     def add_changed_to(self, rows: BitMap) -> None:
         """Add the offsets of the changed rows to a bitmap."""
         offsets = self.rows.offsets
@@ -129,24 +138,43 @@ def fill_fragment(
     their offsets. `is_complete` says that every live row has one, `only_nulls` keeps every existing value that is not
     null."""
     merge = _ColumnMerge(base, fragment, target, only_nulls, conversion)
-    is_compared = only_nulls or not is_complete or row_bytes(target.columns) <= _COMPARED_BYTES_MAX
-    merged = merge.merge(assigned) if is_compared else merge.take_all(assigned)
+    compared = _rows_to_compare(base, target, keeps_values=only_nulls or not is_complete)
+    merged = merge.take_all(assigned) if compared is _Compared.NONE else merge.merge(assigned, compared)
     first = next((each for each in merged if each.changed.any()), None)
     if first is None:
         return FilledFragment.unchanged(fragment, target)
     changed = BitMap()
 
     def rows() -> Iterator[PositionedBatch]:
-        if is_compared:
-            yield from merge.rows_before(
-                int(first.rows.offsets[0])
-            )  # equal to their new values, so they are read again
+        if compared is not _Compared.NONE:  # the rows before are equal to their new values, so they are read again
+            yield from merge.rows_before(int(first.rows.offsets[0]))
         for each in chain([first], merged):
             each.add_changed_to(changed)
             yield each.rows
 
     file = write_column_file(base, fragment, rows(), target.columns, runtime=runtime)
     return FilledFragment(fragment, file, bytes(changed.serialize()), target.signature)
+
+
+class _Compared(Enum):
+    """Rows whose new values are compared with the old ones."""
+
+    ALL = auto()
+    UNTIL_CHANGED = auto()
+    """The rows up to the first difference. All rows after it count as changed."""
+    NONE = auto()
+    """Every row counts as changed."""
+
+
+def _rows_to_compare(base: Snapshot, target: ColumnTarget, *, keeps_values: bool) -> _Compared:
+    """Return which rows to compare. If no row keeps its values, old values are read only to find out which rows change,
+    which only the row versions of a table with stable row ids tell apart; indices lose whole fragments."""
+    if keeps_values:
+        return _Compared.ALL
+    if any(map(is_blob, target.columns.fields)):
+        return _Compared.NONE
+    names_changed_rows = base.manifest.has_stable_row_ids and row_bytes(target.columns) <= _COMPARED_BYTES_MAX
+    return _Compared.ALL if names_changed_rows else _Compared.UNTIL_CHANGED
 
 
 class _ColumnMerge:
@@ -159,21 +187,25 @@ class _ColumnMerge:
         self._only_nulls, self._conversion = only_nulls, conversion
         self._arrow = target.columns.arrow
 
-    def merge(self, assigned: Iterable[PositionedBatch]) -> Iterator[_MergedRows]:
-        """Yield all live rows with their new or existing values."""
+    def merge(self, assigned: Iterable[PositionedBatch], compared: _Compared) -> Iterator[_MergedRows]:
+        """Yield all live rows with their new or existing values. Every row needs a new value unless all rows are
+        compared."""
+        until_changed = compared is _Compared.UNTIL_CHANGED
         pending = _RowCursor(map(self._conform, assigned))
         if not pending.has_rows:
             return
-        for existing in self._existing_rows():
+        for existing in self._existing_rows(in_steps=until_changed):
             for rows in _split(existing):
-                yield self._merge_batch(rows, pending.take_until(int(rows.offsets[-1])))
+                merged = self._merge_batch(rows, pending.take_until(int(rows.offsets[-1])))
+                yield merged
+                if until_changed and merged.changed.any():
+                    yield from map(_MergedRows.all_changed, pending.take_all())
+                    return
         assert not pending.has_rows, f"values for rows that fragment {self._fragment.id} does not have"
 
     def take_all(self, assigned: Iterable[PositionedBatch]) -> Iterator[_MergedRows]:
         """Yield the new values of all live rows, which count as changed without a comparison."""
-        for rows in map(self._conform, assigned):
-            if len(rows.offsets):
-                yield _MergedRows(rows, np.ones(len(rows.offsets), dtype=np.bool_))
+        yield from map(_MergedRows.all_changed, _RowCursor(map(self._conform, assigned)).take_all())
 
     def rows_before(self, offset: int) -> Iterator[PositionedBatch]:
         """Yield the live rows before an offset with their existing values."""
@@ -184,19 +216,27 @@ class _ColumnMerge:
             if count < len(existing.offsets):
                 return
 
-    def _existing_rows(self) -> Iterator[PositionedBatch]:
-        """Yield the columns of all live rows as they are; new columns are null."""
-        replaced = self._target.replaced.arrow.names
+    def _existing_rows(self, *, in_steps: bool = False) -> Iterator[PositionedBatch]:
+        """Yield the columns of all live rows as they are; new columns are null. A read decodes ahead of its consumer,
+        so a consumer that stops after a few rows reads `in_steps`."""
+        replaced, count = self._target.replaced.arrow.names, self._fragment.physical_rows
         if replaced:
-            for rows in read_live_rows(self._base, self._fragment, replaced, self._base.manifest.schema):
-                by_name = dict(zip(replaced, rows.batch.columns, strict=True))
-                yield PositionedBatch(self._with_nulls(by_name, len(rows.offsets)), rows.offsets)
+            first_step = min(_FIRST_COMPARED_ROWS, count) if in_steps else count
+            for start, stop in ((0, first_step), (first_step, count)):
+                for rows in self._read_rows(replaced, start, stop) if start < stop else ():
+                    by_name = dict(zip(replaced, rows.batch.columns, strict=True))
+                    yield PositionedBatch(self._with_nulls(by_name, len(rows.offsets)), rows.offsets)
             return
-        deleted, count = load_deletions(self._base.location.store, self._fragment), self._fragment.physical_rows
-        live = np.arange(count) if deleted is None else np.flatnonzero(deleted.live_mask(0, count))
+        deleted = load_deletions(self._base.location.store, self._fragment)
+        live = consecutive_offsets(0, count) if deleted is None else np.flatnonzero(deleted.live_mask(0, count))
         for start in range(0, len(live), BATCH_ROWS):
             offsets = live[start : start + BATCH_ROWS]
             yield PositionedBatch(self._with_nulls({}, len(offsets)), offsets)
+
+    def _read_rows(self, columns: Sequence[str], start: int, stop: int) -> Iterator[PositionedBatch]:
+        """Yield columns of the live rows among the physical rows from `start` to `stop`."""
+        schema = self._base.manifest.schema
+        return read_live_rows(self._base, self._fragment, columns, schema, start=start, count=stop - start)
 
     def _with_nulls(self, columns: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
         arrays = [columns[each.name] if each.name in columns else pa.nulls(rows, each.type) for each in self._arrow]
@@ -212,19 +252,19 @@ class _ColumnMerge:
         changed = np.zeros(rows, dtype=np.bool_)
         if not new:
             return _MergedRows(existing, changed)
-        offsets = np.concatenate([each.offsets for each in new])
-        is_complete = len(offsets) == rows
-        positions = np.arange(rows) if is_complete else np.searchsorted(existing.offsets, offsets)
-        assert positions[-1] < rows
-        found = existing.offsets if is_complete else existing.offsets[positions]
+        # Positions of all rows would take as long to make as the values.
+        offsets = new[0].offsets if len(new) == 1 else np.concatenate([each.offsets for each in new])
+        takes_all = len(offsets) == rows and not self._only_nulls
+        positions = None if takes_all else np.searchsorted(existing.offsets, offsets)
+        assert positions is None or positions[-1] < rows
+        found = existing.offsets if positions is None else existing.offsets[positions]
         assert np.array_equal(found, offsets), "a value for a row that does not exist"
         arrays = []
         for number, old in enumerate(existing.batch.columns):
-            given = concat_arrays([each.batch.column(number) for each in new])
-            is_used = None
-            if self._only_nulls:
-                is_used = np.asarray(old.is_null())[positions]
-            merged = given if is_used is None and is_complete else _replace(old, positions, given, is_used)
+            merged = concat_arrays([each.batch.column(number) for each in new])
+            if positions is not None:
+                is_used = np.asarray(old.is_null())[positions] if self._only_nulls else None
+                merged = _replace(old, positions, merged, is_used)
             changed |= differing_rows(old, merged)
             arrays.append(merged)
         if not changed.any():
@@ -288,6 +328,12 @@ class _RowCursor:
             else:
                 self._next = next((each for each in self._rows if each.batch.num_rows), None)
         return taken
+
+    def take_all(self) -> Iterator[PositionedBatch]:
+        """Yield the remaining rows."""
+        while self._next is not None:
+            rows, self._next = self._next, next((each for each in self._rows if each.batch.num_rows), None)
+            yield rows
 
 
 def null_rows(base: Snapshot, fragment: Fragment, target: ColumnTarget, offsets: Offsets) -> Offsets:

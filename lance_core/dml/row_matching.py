@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.datafiles.fragment_reader import load_deletions, read_fragment
+from lance_core.datafiles.row_offsets import consecutive_offsets
 from lance_core.errors import InvalidInput
 from lance_core.expressions import Predicate
 from lance_core.format.field_paths import suggest_name
@@ -34,7 +35,10 @@ def find_matching_rows(
         for fragment in base.manifest.fragments:
             deleted = load_deletions(base.location.store, fragment)
             rows = fragment.physical_rows
-            yield fragment, np.arange(rows) if deleted is None else np.flatnonzero(deleted.live_mask(0, rows))
+            yield (
+                fragment,
+                consecutive_offsets(0, rows) if deleted is None else np.flatnonzero(deleted.live_mask(0, rows)),
+            )
         return
     select = lookup.selector_of(base) if selection is None else lambda _predicate: selection
     yield from matching_rows(base.location, plan_scan(base.manifest, columns=(), filter=predicate, select=select))

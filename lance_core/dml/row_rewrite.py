@@ -243,7 +243,9 @@ def _read_new_columns(rewrite: RowRewrite, change: FragmentChange) -> Iterator[P
 def concat_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
     """Concatenate arrays of one type, at least one. Arrow does not concatenate dictionaries that contain a null."""
     arrow = arrays[0].type
-    if len(arrays) == 1 or not pa.types.is_dictionary(arrow):
+    if len(arrays) == 1:
+        return arrays[0]
+    if not pa.types.is_dictionary(arrow):
         return pa.concat_arrays(arrays)
     encoded = pa.concat_arrays([array.dictionary_decode() for array in arrays]).dictionary_encode()
     try:

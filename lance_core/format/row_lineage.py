@@ -282,8 +282,13 @@ class RowVersions:
 
     def with_version_at(self, positions: Positions, version: Version) -> "RowVersions":
         """Set this version at these positions, for example after a column was rewritten for some rows."""
+        numbers = check_positions(positions, len(self))
+        if len(numbers) and (np.diff(numbers) == 1).all():  # an array of all rows would take far longer than the runs
+            start, stop = int(numbers[0]), int(numbers[-1]) + 1
+            same = RowVersions.of_one(stop - start, version)
+            return RowVersions.concat([self.slice(0, start), same, self.slice(stop, len(self))])
         versions = self.to_numpy()
-        versions[check_positions(positions, len(self))] = version
+        versions[numbers] = version
         return RowVersions.of(versions)
 
     def encode(self) -> bytes:

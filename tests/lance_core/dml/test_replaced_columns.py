@@ -447,3 +447,35 @@ def test_a_large_column_spans_batches(tmp_path: Path) -> None:
     found = table.to_table()
     assert found["x"].to_pylist() == [n if n >= 66_000 else 0 for n in range(count) if n != 10]
     assert lance.dataset(table.uri).to_table() == found
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+@pytest.mark.parametrize("first_changed", [8_191, 8_192, 19_998, None])
+def test_values_around_the_first_difference(tmp_path: Path, stable: bool, first_changed: int | None) -> None:
+    """Old values may be read only up to the first row that differs, wherever it is."""
+    count, items = 20_000, pa.array(np.arange(20_000 * 20) % 7, pa.float32())
+    vectors = pa.FixedSizeListArray.from_arrays(items, type=VECTOR)
+    data = pa.table({"id": range(count), "x": range(count), "vector": vectors})
+    table = Table.create(str(tmp_path / "t"), data, stable_row_ids=stable, durable=False)
+    table = table.delete("id in (0, 19999)").table
+    table = table.create_index("x", "btree").table
+
+    def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
+        is_changed = batch["id"].to_numpy() >= (count if first_changed is None else first_changed)
+        new = np.where(is_changed[:, None], np.float32(9), batch["vector"].flatten().to_numpy().reshape(-1, 20))
+        vector = pa.FixedSizeListArray.from_arrays(pa.array(new.ravel()), type=VECTOR)
+        return pa.record_batch({"vector": vector, "x": pc.if_else(pa.array(is_changed), -9, batch["x"])})
+
+    reads, changed = ["id", "x", "vector"], 0 if first_changed is None else count - 1 - first_changed
+    replaced = table.add_columns(lambda rows: compute(rows).select(["x"]), read_columns=reads, replace=True)
+    both = replaced.table.add_columns(lambda rows: compute(rows).select(["vector"]), read_columns=reads, replace=True)
+    assert replaced.files == both.files == (0 if first_changed is None else 1)
+    if stable:
+        assert len(replaced.table.changes(table.version)) == changed
+    rows = both.table.to_table()
+    (before,) = data.slice(1, count - 2).combine_chunks().to_batches()
+    expected = compute(before)
+    assert rows["vector"].combine_chunks().flatten().equals(expected["vector"].flatten())
+    assert rows["x"].combine_chunks().equals(expected["x"])
+    assert len(both.table.to_table(["id"], filter="x = -9")) == changed
+    assert lance.dataset(table.uri).to_table() == rows
