@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lance_core.index.text.bit_packing import ranges
 from lance_core.index.text.posting_decoder import (
     BLOCK_DOCUMENTS,
     Bytes,
@@ -46,32 +47,36 @@ def decode_shared_positions(data: Bytes, offsets: Ints, frequencies: npt.NDArray
     if int(starts[-1]) > 8 * len(data) * BLOCK_DOCUMENTS:
         raise DamagedList(f"{len(data)} bytes cannot contain {starts[-1]} positions")
     edges = np.append(starts[:-1:BLOCK_DOCUMENTS], starts[-1])
-    groups_at, widths, rest_ranges = _find_groups(data, offsets.tolist(), ends.tolist(), np.diff(edges).tolist())
-    packed = unpack_blocks(data, np.array(groups_at, dtype=np.int64), np.array(widths, dtype=np.int64))
-    rest = np.concatenate([np.empty(0, dtype=np.uint8), *(data[a:b] for a, b, _ in rest_ranges)])
-    varints = decode_varints(rest, sum(count for _, _, count in rest_ranges))
-    differences = _interleave(packed, varints, np.diff(edges))
+    counts = np.diff(edges)
+    groups_at, widths, rests_at = _find_groups(data, offsets, ends, counts // BLOCK_DOCUMENTS)
+    packed = unpack_blocks(data, groups_at, widths)
+    rest = data[ranges(rests_at, ends - rests_at)]
+    varints = decode_varints(rest, int((counts % BLOCK_DOCUMENTS).sum()))
+    differences = _interleave(packed, varints, counts)
     return TokenPositions(_absolute(differences, starts), starts)
 
 
-def _find_groups(
-    data: Bytes, begins: list[int], ends: list[int], counts: list[int]
-) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
-    """Return the places and widths of all packed groups, and the byte range and number of the varints of each block."""
-    groups_at, widths, rests = [], [], []
-    for begin, end, count in zip(begins, ends, counts, strict=True):
-        at = begin
-        for _ in range(count // BLOCK_DOCUMENTS):
-            if at >= end:
-                raise DamagedList("the positions of a token end too early")
-            width = int(data[at])
-            groups_at.append(at + 1)
-            widths.append(width)
-            at += 1 + 16 * width
-            if width > _WIDTH_MAX or at > end:
-                raise DamagedList("a group of positions has an impossible width")
-        rests.append((at, end, count % BLOCK_DOCUMENTS))
-    return groups_at, widths, rests
+def _find_groups(data: Bytes, begins: Ints, ends: Ints, groups: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the places and widths of the packed groups of all blocks, and the place of the varints of each block.
+
+    A group tells where the next one of its block begins. So the groups with the same number in their blocks are found
+    together; most blocks have few."""
+    first_group = np.cumsum(groups) - groups
+    places, widths = np.empty(int(groups.sum()), dtype=np.int64), np.empty(int(groups.sum()), dtype=np.int64)
+    at = begins.copy()
+    blocks = np.flatnonzero(groups)
+    number = 0
+    while len(blocks):
+        if (at[blocks] >= ends[blocks]).any():
+            raise DamagedList("the positions of a token end too early")
+        width = data[at[blocks]].astype(np.int64)
+        places[first_group[blocks] + number], widths[first_group[blocks] + number] = at[blocks] + 1, width
+        at[blocks] += 1 + 16 * width
+        if (width > _WIDTH_MAX).any() or (at[blocks] > ends[blocks]).any():
+            raise DamagedList("a group of positions has an impossible width")
+        number += 1
+        blocks = blocks[groups[blocks] > number]
+    return places, widths, at
 
 
 def _interleave(packed: npt.NDArray[np.uint32], varints: Ints, counts: Ints) -> npt.NDArray[np.uint32]:
@@ -91,9 +96,11 @@ def _interleave(packed: npt.NDArray[np.uint32], varints: Ints, counts: Ints) -> 
 
 def _absolute(differences: npt.NDArray[np.uint32], starts: Ints) -> npt.NDArray[np.uint32]:
     """Return positions from their differences, which begin anew with each document."""
-    sums = np.cumsum(differences, dtype=np.int64)
-    before = np.concatenate([[0], sums])[starts[:-1]]
-    positions = sums - np.repeat(before, np.diff(starts))
+    sums = np.zeros(len(differences) + 1, dtype=np.int64)
+    positions = sums[1:]
+    positions[:] = differences
+    np.cumsum(positions, out=positions)  # faster in place than with a conversion
+    positions -= np.repeat(sums[starts[:-1]], np.diff(starts))
     if len(positions) and int(positions.max()) >= 1 << 32:
         raise DamagedList("a position has more than 32 bits")
     absolute: npt.NDArray[np.uint32] = positions.astype(np.uint32)

@@ -253,7 +253,7 @@ class Server:
     choose_fault: FaultChooser = lambda method, path: None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = await request.content.read()
+        body, is_head = await request.content.read(), request.method == "HEAD"
         if request.path.startswith(CONTROL):
             return web.json_response(self._control(request.path.removeprefix(CONTROL), json.loads(body)))
         self.statistics.in_flight += 1
@@ -264,13 +264,13 @@ class Server:
             self.statistics.in_flight -= 1
         effect, _, moment = (self.choose_fault(request.method, request.path_qs) or "").partition(" ")
         answer = self._execute(request, body) if moment != "before" else Answer()
-        self.statistics.add(Transfer(request.method, request.path_qs, len(body), len(answer.body)))
+        received = 0 if is_head else len(answer.body)
+        self.statistics.add(Transfer(request.method, request.path_qs, len(body), received))
         if effect == "lost":
             assert request.transport is not None
             request.transport.abort()
         elif effect:
             answer = _error(int(effect), FAULT_CODES[int(effect)].decode())
-        is_head = request.method == "HEAD"
         return web.Response(status=answer.status, body=None if is_head else answer.body, headers=answer.headers)
 
     def _execute(self, request: web.BaseRequest, body: bytes) -> Answer:
