@@ -4,6 +4,7 @@ It answers no filter. `builder.py` collects the documents of a segment, and `seg
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ from lance_core.index.text.analyzer import analyzer_of
 from lance_core.index.text.builder import TextBuilder
 from lance_core.index.text.examination import examine
 from lance_core.index.text.parameters import TextParameters
+from lance_core.index.text.posting_decoder import BLOCK_DOCUMENTS
 from lance_core.index.text.segment_merge import add_segment
 from lance_core.index.text.segment_reader import METADATA_FILE, TextSegment
 from lance_core.index.text.segment_writer import SegmentWriter
@@ -34,7 +36,7 @@ from lance_core.index.text.segment_writer import SegmentWriter
 class Inverted:
     name = "INVERTED"
     type_url = TEXT_TYPE_URL
-    max_readable_version = 2
+    max_readable_version = 3
     written_version = 2
     supported_types = "text and lists of text"
 
@@ -46,12 +48,13 @@ class Inverted:
         return TextParameters.of_options(parameters)
 
     def options_of(self, segment: Segment) -> TextParameters:
-        """Return the parameters of a segment. Only its files record custom stop words."""
+        """Return the parameters for a segment that takes the place of this one, whose blocks may have 256 documents.
+        Only the files of a segment record custom stop words."""
         path = f"{segment.metadata.qualified_path}/{METADATA_FILE}"
         recorded = segment.files.open(METADATA_FILE).metadata.get("params")
         if recorded is None:
             raise Corrupt("the parameters are missing", path=path, field="params")
-        return TextParameters.from_json(recorded, path=path)
+        return replace(TextParameters.from_json(recorded, path=path), block_size=BLOCK_DOCUMENTS)
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         """Answer no filter."""

@@ -1,9 +1,9 @@
 """Token positions: where a token occurs in each document of its posting list.
 
-Format 2 has one value for each list: for each block of 128 documents the positions of its documents one after the
-other, the first of a document as it is and the others as differences. Groups of 128 numbers are packed (`u8 width`,
-then `16 * width` bytes), the rest are varints. Format 1 has a list of values for each document: the number of
-positions, then blocks of 128 packed differences, then the rest as fixed numbers.
+Formats 2 and 3 have one value for each list: for each block of 128 or 256 documents the positions of its documents one
+after the other, the first of a document as it is and the others as differences. Groups of 128 numbers are packed
+(`u8 width`, then `16 * width` bytes), the rest are varints. Format 1 has a list of values for each document: the number
+of positions, then blocks of 128 packed differences, then the rest as fixed numbers.
 """
 
 from dataclasses import dataclass
@@ -37,16 +37,19 @@ class TokenPositions:
         return self.values.nbytes + self.starts.nbytes
 
 
-def decode_shared_positions(data: Bytes, offsets: Ints, frequencies: npt.NDArray[np.uint32]) -> TokenPositions:
-    """Return the positions of a list in format 2. `offsets` has the first byte of each posting block."""
+def decode_shared_positions(
+    data: Bytes, offsets: Ints, frequencies: npt.NDArray[np.uint32], block: int = BLOCK_DOCUMENTS
+) -> TokenPositions:
+    """Return the positions of a list in format 2 or 3. `offsets` has the first byte of each posting block, and `block`
+    is the number of documents of a full one."""
     starts = np.concatenate([[0], np.cumsum(frequencies, dtype=np.int64)])
-    blocks = -(-len(frequencies) // BLOCK_DOCUMENTS)
+    blocks = -(-len(frequencies) // block)
     ends = np.concatenate([offsets[1:], [len(data)]])
     if len(offsets) != blocks or offsets[0] != 0 or (ends < offsets).any() or ends.max() > len(data):
         raise DamagedList("the positions of a token have impossible offsets")
     if int(starts[-1]) > 8 * len(data) * BLOCK_DOCUMENTS:
         raise DamagedList(f"{len(data)} bytes cannot contain {starts[-1]} positions")
-    edges = np.append(starts[:-1:BLOCK_DOCUMENTS], starts[-1])
+    edges = np.append(starts[:-1:block], starts[-1])
     counts = np.diff(edges)
     groups_at, widths, rests_at = _find_groups(data, offsets, ends, counts // BLOCK_DOCUMENTS)
     packed = unpack_blocks(data, groups_at, widths)

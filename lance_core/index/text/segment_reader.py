@@ -23,7 +23,15 @@ from lance_core.index.index_type import Leaf, MatchedRows, Segment
 from lance_core.index.page_cache import SegmentPages
 from lance_core.index.segment_files import read_all_rows
 from lance_core.index.text.positions import TokenPositions, decode_listed_positions, decode_shared_positions
-from lance_core.index.text.posting_decoder import DamagedList, Documents, Ints, Tail, decode_posting_list
+from lance_core.index.text.posting_decoder import (
+    BLOCK_DOCUMENTS,
+    LARGE_BLOCK_DOCUMENTS,
+    DamagedList,
+    Documents,
+    Ints,
+    Tail,
+    decode_posting_list,
+)
 from lance_core.index.text.token_set import ArrowTokenSet, FstTokenSet, SortedTokens, TokenSet
 from lance_core.storage.lru_cache import LruCache
 
@@ -33,7 +41,7 @@ TRANSDUCER = "_token_fst_bytes"
 ROW_NUMBER, TOKEN_COUNT = "_rowid", "_num_tokens"
 POSTING, LENGTH = "_posting", "_length"
 POSITIONS, SHARED_POSITIONS, POSITION_OFFSETS = "_position", "_compressed_position", "_position_block_offset"
-_BLOCK_SIZES = ("128",)
+_BLOCK_SIZES = {"128": BLOCK_DOCUMENTS, "256": LARGE_BLOCK_DOCUMENTS}
 _DOCUMENTS_PAGE, _TOKENS_PAGE, _LISTED_PAGE = -1, -2, -3
 _POSTINGS_PAGE, _POSITIONS_PAGE, _WEIGHTS_PAGE, _PAGES_PER_TOKEN = 0, 1, 2, 3
 _DOCUMENTS_MAX = (1 << 31) - 1
@@ -77,7 +85,7 @@ class TextSegment:
         self._segment = segment
         metadata = segment.files.open(METADATA_FILE).metadata
         path = f"{self.path}/{METADATA_FILE}"
-        block_size = metadata.get("posting_block_size", _BLOCK_SIZES[0])
+        block_size = metadata.get("posting_block_size", "128")
         if block_size not in _BLOCK_SIZES:
             raise Unsupported(
                 f"{path}: posting blocks of {block_size} documents cannot be read; rebuild the index with "
@@ -116,9 +124,15 @@ class TextPartition:
         _check_types(
             file, {POSTING: (pa.list_(pa.large_binary()),), LENGTH: (pa.uint32(),)}, self._path("invert.lance")
         )
-        if self._text_metadata(file, "posting_block_size", "128") != "128":
-            raise Unsupported(f"{self._path('invert.lance')}: posting blocks of another size than 128 cannot be read")
         return file
+
+    @cached_property
+    def _block(self) -> int:
+        """Number of documents of a full posting block."""
+        size = self._text_metadata(self._postings_file, "posting_block_size", "128")
+        if size not in _BLOCK_SIZES:
+            raise Unsupported(f"{self._path('invert.lance')}: posting blocks of {size} documents cannot be read")
+        return _BLOCK_SIZES[size]
 
     @cached_property
     def _tail(self) -> Tail:
@@ -226,7 +240,9 @@ class TextPartition:
             for row, length in enumerate(lengths.to_pylist()):
                 data, offsets = _values_of(lists, row, path)
                 try:
-                    found, frequencies = decode_posting_list(data, offsets, length or 0, self._tail, documents)
+                    found, frequencies = decode_posting_list(
+                        data, offsets, length or 0, self._tail, documents, self._block
+                    )
                 except DamagedList as error:
                     raise Corrupt(str(error), path=path, field=POSTING) from error
                 yield PostingList(found, _narrow(frequencies))
@@ -250,7 +266,10 @@ class TextPartition:
             for row in range(len(batch[0])):
                 frequencies = next(numbers).frequencies.astype(np.uint32)
                 try:
-                    yield (_shared_positions if is_shared else _listed_positions)(batch, row, frequencies, path)
+                    if is_shared:
+                        yield _shared_positions(batch, row, frequencies, path, self._block)
+                    else:
+                        yield _listed_positions(batch, row, frequencies, path)
                 except DamagedList as error:
                     raise Corrupt(str(error), path=path, field=columns[0]) from error
 
@@ -278,14 +297,14 @@ class TextPartition:
 
 
 def _shared_positions(
-    batch: tuple[pa.Array, ...], row: int, frequencies: npt.NDArray[np.uint32], path: str
+    batch: tuple[pa.Array, ...], row: int, frequencies: npt.NDArray[np.uint32], path: str, block: int
 ) -> TokenPositions:
     data = batch[0][row].as_buffer()
     offsets = batch[1][row].values
     if data is None or offsets is None or offsets.null_count:
         raise Corrupt("a value is missing", path=path, field=SHARED_POSITIONS)
     places = offsets.to_numpy().astype(np.int64)
-    return decode_shared_positions(np.frombuffer(data, dtype=np.uint8), places, frequencies)
+    return decode_shared_positions(np.frombuffer(data, dtype=np.uint8), places, frequencies, block)
 
 
 def _listed_positions(

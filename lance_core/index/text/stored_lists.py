@@ -33,15 +33,16 @@ class StoredLists:
 
     @classmethod
     def of(cls, partition: TextPartition, files: SegmentSource, path: str, *, with_position: bool) -> "StoredLists":
-        """Open the lists of a partition. Raise `IncompatibleSegments` if they have an older layout, or no positions
+        """Open the lists of a partition. Raise `IncompatibleSegments` if they have another layout, or no positions
         although these are requested."""
         name = f"part_{partition.number}_invert.lance"
         columns = (POSTING, LENGTH, *((SHARED_POSITIONS, POSITION_OFFSETS) if with_position else ()))
         file = files.open(name, columns)
         tail, layout = file.metadata.get("posting_tail_codec"), file.metadata.get("positions_codec")
-        is_known = tail == Tail.VARINT.value and (not with_position or layout == "packed_delta_v1")
+        has_blocks = file.metadata.get("posting_block_size", "128") == "128"
+        is_known = has_blocks and tail == Tail.VARINT.value and (not with_position or layout == "packed_delta_v1")
         if not is_known or any(column not in file.schema.names for column in columns):
-            raise IncompatibleSegments(f"{path}/{name}: its posting lists have an older layout, or no positions")
+            raise IncompatibleSegments(f"{path}/{name}: its posting lists have another layout, or no positions")
         return cls(file, f"{path}/{name}", columns, len(partition.documents.row_numbers))
 
     def read(self, numbers: Ints) -> PostingLists:

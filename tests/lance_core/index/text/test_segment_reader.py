@@ -41,16 +41,17 @@ def make_texts() -> list[str]:
 TEXTS = make_texts()
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[1, 2, 3])
 def partition(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TextPartition:
     return open_partition(tmp_path_factory.mktemp("text"), request.param)
 
 
 def open_partition(directory: Path, file_format: int) -> TextPartition:
-    """Return the partition of an index that pylance builds in a format."""
+    """Return the partition of an index that pylance builds in a format; in format 3, with blocks of 256 documents."""
     uri = str(directory / "texts")
     dataset = lance.write_dataset(pa.table({"body": TEXTS}), uri)
-    dataset.create_scalar_index("body", "INVERTED", with_position=True, format_version=file_format, **VERBATIM)
+    parameters = {**VERBATIM, "format_version": file_format, "block_size": 256 if file_format == 3 else 128}
+    dataset.create_scalar_index("body", "INVERTED", with_position=True, **parameters)
     table = Table.open(uri)
     (metadata,) = table.indices
     files = OpenSegment(table._location, metadata)

@@ -156,11 +156,13 @@ def check_equals_new_index(table: Table) -> None:
     lance.dataset(table.uri).drop_index("new")
 
 
-def test_segments_of_both_libraries_are_merged(tmp_path: Path) -> None:
-    """Their segments have transducers as token sets, ours have Arrow columns; each library merges both."""
+@pytest.mark.parametrize("block_size", [128, 256])
+def test_segments_of_both_libraries_are_merged(tmp_path: Path, block_size: int) -> None:
+    """Their segments have transducers as token sets, ours have Arrow columns; each library merges both. Blocks of 256
+    documents become blocks of 128."""
     uri = str(tmp_path / "t")
     first, second, third = (pa.table({"body": make_texts(seed, 300)}) for seed in (6, 7, 8))
-    lance.write_dataset(first, uri).create_scalar_index("body", "INVERTED", **PARAMETERS)
+    lance.write_dataset(first, uri).create_scalar_index("body", "INVERTED", block_size=block_size, **PARAMETERS)
     lance.dataset(uri).insert(second)
     table = Table.open(uri).optimize_indices(merge="none").table
     assert len(table.indices) == 2

@@ -20,6 +20,7 @@ import pytest
 from lance_core import IndexIgnored, InvalidInput, MissingDependency, Table, Unsupported
 from lance_core.index.text import builder
 from lance_core.index.text.analyzer import analyzer_of
+from lance_core.index.text.inverted import Inverted
 from lance_core.index.text.text_search import TextLookup
 from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, bind_columns, parse_query
 from tests.lance_core.index.text.pylance_index import partitions_of
@@ -204,7 +205,10 @@ def test_a_damaged_index_is_read_around(table: Table) -> None:
     assert found == expected
 
 
-def test_an_index_of_a_newer_format_is_not_used_and_its_analyzer_is(tmp_path: Path) -> None:
+def test_an_index_of_a_newer_format_is_not_used_and_its_analyzer_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Inverted, "max_readable_version", 2)
     rows = pa.table({"id": [0, 1], "body": ["running", "run"]})
     dataset = lance.write_dataset(rows, tmp_path / "t")
     dataset.create_scalar_index("body", "INVERTED", stem=False, block_size=256)

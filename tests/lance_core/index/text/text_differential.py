@@ -63,8 +63,10 @@ def make_corpus(directory: Path, seed: int) -> Corpus:
         "remove_stop_words": tokenizer in ("simple", "whitespace") and generator.random() < 0.7,
         "ascii_folding": generator.random() < 0.7,
         "lower_case": generator.random() < 0.9,
-        "format_version": generator.choice([1, 2, 2]),
+        "format_version": generator.choice([1, 2, 2, 3]),
     }
+    if options["format_version"] == 3:
+        options["block_size"] = 256
     words = [*LANGUAGES[language].split(), *(f"t{number}" for number in range(generator.choice([3, 40])))]
     count = generator.choice([8, 40, 400])
     changes = generator.sample(("delete", "append", "update", "segment"), generator.randrange(0, 4))
