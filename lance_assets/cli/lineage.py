@@ -16,6 +16,7 @@ from lance_core import InvalidInput, Table
 from lance_core.shell import Access
 
 HELP = "show the versions that a version was made from, across tables, as a tree"
+_GIVEN_ROWS = "(rows of the caller)"
 _COLUMNS = (Column("column"), Column("version", is_number=True), Column("from table"), Column("from column"))
 _KIND_NOTES = {
     LineKind.REPEATED: "see above",
@@ -64,7 +65,7 @@ def _show_columns(table: Table, *, as_json: bool) -> int:
         printing.print_json({"uri": without_credentials(table.uri), "version": table.version, "columns": columns})
         return EXIT_OK
     rows = [
-        (name, origin.version, without_credentials(source.uri), source.column)
+        (name, origin.version, without_credentials(source.uri) or _GIVEN_ROWS, source.column)
         for name, origin in origins.items()
         for source in origin.sources
     ]
@@ -79,7 +80,7 @@ def _show_columns(table: Table, *, as_json: bool) -> int:
 
 def _column_json(origin: ColumnOrigin) -> dict[str, object]:
     sources = [
-        {"uri": without_credentials(source.uri), "asset": source.asset, "column": source.column}
+        {"uri": without_credentials(source.uri) or None, "asset": source.asset, "column": source.column}
         for source in origin.sources
     ]
     return {"version": origin.version, "sources": sources}

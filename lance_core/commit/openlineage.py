@@ -46,6 +46,8 @@ INPUTS = "lance_assets.inputs"
 writer can."""
 COLUMNS = "lance_assets.columns"
 """Property with the columns that those of the version were computed from."""
+GIVEN_ROWS = ""
+"""URI in that property for rows that the caller gave: where they come from is unknown."""
 QUEUED_MAX = 1000
 FLUSH_SECONDS = 5.0
 """Time that pending events get at the end of the process."""
@@ -327,13 +329,15 @@ def _recorded_versions(properties: Mapping[str, str]) -> Iterator[tuple[str, int
 
 
 def _column_sources(properties: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
-    """Return the columns, as pairs of URI and name, that those of the version were computed from."""
+    """Return the columns, as pairs of URI and name, that those of the version were computed from. Rows that the caller
+    gave are no dataset."""
     try:
         recorded = json.loads(properties.get(COLUMNS, "{}"))
         tables: Sequence[Any] = recorded.get("tables", ())
         return {
-            str(column): [(str(tables[number][0]), str(name)) for number, name in each]
+            str(column): named
             for column, each in recorded.get("columns", {}).items()
+            if (named := [(str(tables[number][0]), str(name)) for number, name in each if tables[number][0]])
         }
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {}

@@ -2,17 +2,18 @@
 
 The SQL of a change, the condition of its rows and the declared inputs of a function name them. They become a property
 of the transaction, which the command line, the ledger and OpenLineage events read. A function that gets all columns
-does not say which ones it uses, so its columns have no entry, which means that their sources are unknown. A record of
-the caller replaces this one (`commit/write_protocol.py`). Start with `with_column_sources`.
+does not say which ones it uses, so its columns have no entry, which means that their sources are unknown. Rows of the
+caller feed the columns of their names; the origin of the rows is unknown, so they are a table without a URI. A record
+of the caller replaces this one (`commit/write_protocol.py`). Start with `with_column_sources`.
 """
 
 import json
 from collections.abc import Collection, Mapping
 
-from lance_core.commit.openlineage import COLUMNS
+from lance_core.commit.openlineage import COLUMNS, GIVEN_ROWS
 from lance_core.commit.write_protocol import Planned
 from lance_core.expressions import Predicate, Projection
-from lance_core.format.operations import Operation
+from lance_core.format.operations import Operation, Update, UpdateMode
 from lance_core.versions.snapshot import Snapshot
 
 OwnColumnSources = Mapping[str, Collection[str]]
@@ -27,16 +28,34 @@ def with_column_sources(base: Snapshot, operation: Operation | None, sources: Ow
     return Planned(operation, encode_column_sources(base.location.uri, sources, base.manifest.schema.arrow.names))
 
 
-def encode_column_sources(uri: str, sources: OwnColumnSources, stored: Collection[str]) -> Mapping[str, str]:
-    """Return the property for columns that are computed from the `stored` columns of the table `uri`. It is empty
-    without sources, and if there are more than a transaction should hold.
+def with_given_columns(base: Snapshot, operation: Operation | None, given: Collection[str]) -> Planned | None:
+    """Return the planned operation with the property for the columns of the caller's rows, each of which feeds the
+    column of its name. An update that writes no value has no such property."""
+    if operation is None:
+        return None
+    if isinstance(operation, Update) and not operation.new and operation.mode is not UpdateMode.REWRITE_COLUMNS:
+        return Planned(operation)
+    stored = base.manifest.schema.arrow.names
+    return Planned(operation, encode_column_sources(base.location.uri, {}, stored, given=given))
+
+
+def encode_column_sources(
+    uri: str, sources: OwnColumnSources, stored: Collection[str], *, given: Collection[str] = ()
+) -> Mapping[str, str]:
+    """Return the property for columns that are computed from the `stored` columns of the table `uri`, or whose values
+    are `given` by the caller. It is empty without sources, and if there are more than a transaction should hold.
 
     >>> encode_column_sources("/t.lance", {"gross": ["net"], "note": [], "at": ["_rowid"]}, ["net"])
     {'lance_assets.columns': '{"columns": {"gross": [[0, "net"]]}, "tables": [["/t.lance", null]]}'}
+    >>> encode_column_sources("/t.lance", {}, ["id"], given=["stars"])
+    {'lance_assets.columns': '{"columns": {"stars": [[0, "stars"]]}, "tables": [["", null]]}'}
     """
     columns = {column: sorted(set(names) & set(stored)) for column, names in sources.items()}
     known = {column: [[0, name] for name in names] for column, names in columns.items() if names}
-    text = json.dumps({"columns": known, "tables": [[uri, None]]}, sort_keys=True)
+    tables = [[uri, None]] if known or not given else []
+    known |= {name: [[len(tables), name]] for name in given}
+    tables += [[GIVEN_ROWS, None]] if given else []
+    text = json.dumps({"columns": known, "tables": tables}, sort_keys=True)
     return {COLUMNS: text} if known and len(text) <= _CHARACTERS_MAX else {}
 
 

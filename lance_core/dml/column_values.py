@@ -38,6 +38,7 @@ class SqlValues:
     expressions: Mapping[str, str]
     covers_all_rows: ClassVar[bool] = True
     is_thread_safe: ClassVar[bool] = True
+    are_given: ClassVar[bool] = False
 
     def declared(self, base: Snapshot) -> pa.Schema:
         return self._projection(base).schema_over(with_metadata_columns(base.manifest.schema.arrow))
@@ -75,6 +76,7 @@ class FunctionValues:
     """`None` reads all columns of the table."""
     covers_all_rows: ClassVar[bool] = True
     is_thread_safe: ClassVar[bool] = False
+    are_given: ClassVar[bool] = False
 
     def declared(self, base: Snapshot) -> pa.Schema | None:
         return self.schema
@@ -126,6 +128,7 @@ class JoinedValues:
     on: Sequence[str]
     covers_all_rows: ClassVar[bool] = False
     is_thread_safe: ClassVar[bool] = False
+    are_given: ClassVar[bool] = True
     _values: pa.Table | None = field(default=None, init=False)
     _keys: tuple[pa.Schema, SourceKeys] | None = field(default=None, init=False)
     _is_matched: npt.NDArray[np.bool_] | None = field(default=None, init=False)
@@ -155,7 +158,7 @@ class JoinedValues:
         return self.on
 
     def sources(self, base: Snapshot, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return nothing: the values are those of the caller, whose origin is unknown here."""
+        """Return nothing: the values come from no column of the table."""
         return {}
 
     def compute(self, base: Snapshot, fragment: Fragment, offsets: Offsets) -> Iterator[PositionedBatch]:

@@ -41,9 +41,9 @@ from lance_core.dml.column_fill import (
     read_field_ids,
     resolve_target,
 )
-from lance_core.dml.column_sources import with_column_sources, with_condition
+from lance_core.dml.column_sources import with_column_sources, with_condition, with_given_columns
 from lance_core.dml.column_values import FunctionValues, JoinedValues, SqlValues
-from lance_core.dml.new_columns import NewColumns, add_columns
+from lance_core.dml.new_columns import NewColumns, add_columns, merge_columns
 from lance_core.dml.row_addresses import check_addresses_stay
 from lance_core.dml.row_matching import find_matching_rows
 from lance_core.dml.row_rewrite import concat_arrays, row_bytes
@@ -80,6 +80,10 @@ class ColumnValues(Protocol):
     @property
     def is_thread_safe(self) -> bool:
         """True if the values of several fragments can be computed at the same time."""
+
+    @property
+    def are_given(self) -> bool:
+        """True if the values are those of the caller's rows."""
 
     def declared(self, base: Snapshot) -> pa.Schema | None:
         """Return the columns with their types; `None` if the first values decide."""
@@ -411,8 +415,10 @@ class ColumnReplacement:
         for fragment in unfilled:
             self.filled.setdefault(fragment.id, FilledFragment.unchanged(fragment, target))
         self.values.check_used(base)
-        sources = with_condition(self.values.sources(base, target.columns.arrow.names), predicate)
-        return with_column_sources(base, plan_fill(base, target, self.filled), sources)
+        operation, names = plan_fill(base, target, self.filled), target.columns.arrow.names
+        if self.values.are_given:
+            return with_given_columns(base, operation, names)
+        return with_column_sources(base, operation, with_condition(self.values.sources(base, names), predicate))
 
     def _fill(
         self, base: Snapshot, fragments: Sequence[Fragment], predicate: Predicate | None, target: ColumnTarget | None
@@ -508,6 +514,13 @@ def added_columns(
     elif callable(columns):
         sources = FunctionValues(columns, schema, read_columns).sources(base, added)
     return with_column_sources(base, operation, sources)
+
+
+def joined_new_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, runtime: Runtime) -> Planned | None:
+    """Plan new columns that are joined by key, and record that the caller's rows feed them."""
+    operation = merge_columns(base, data, on, runtime=runtime)
+    keys = validation.check_key_columns(on, "on")
+    return with_given_columns(base, operation, [name for name in data.required_schema.names if name not in keys])
 
 
 def joined_columns(data: InputRows, on: str | Sequence[str], *, replace: bool, runtime: Runtime) -> ColumnReplacement:

@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_core.commit.write_protocol import Planned
 from lance_core.datafiles.blob_writing import schema_to_stored, to_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write, conform, copy_array
 from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.datafiles.inputs import InputRows
 from lance_core.datafiles.key_normalization import normalized_key
+from lance_core.dml.column_sources import with_given_columns
 from lance_core.dml.key_join import check_key_type
 from lance_core.dml.row_matching import check_columns
 from lance_core.dml.row_rewrite import (
@@ -89,6 +91,21 @@ def upsert(
         return update
     keys = encode_new_keys(source_table.select(list(rules.on)).take(pa.array(new_rows)), rules, schema)
     return replace(update, inserted_keys=keys)
+
+
+def upsert_with_sources(
+    base: Snapshot, rows: InputRows, rules: UpsertRules, *, limits: FileLimits, runtime: Runtime, cache: JoinCache
+) -> Planned | None:
+    """Plan an upsert, and record that the caller's rows feed the columns of their names."""
+    update = upsert(base, rows, rules, limits=limits, runtime=runtime, cache=cache)
+    return with_given_columns(base, update, given_columns(rows.required_schema, rules))
+
+
+def given_columns(source: pa.Schema, rules: UpsertRules) -> Sequence[str]:
+    """Return the columns that get values of the source. Keys do if rows are inserted: those of a match are equal."""
+    if not rules.insert and rules.matched is not Matched.UPDATE:
+        return ()
+    return [name for name in source.names if rules.insert or name not in rules.on]
 
 
 @dataclass(frozen=True, slots=True)

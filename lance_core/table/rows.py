@@ -231,7 +231,9 @@ class RowWrites(TableBase):
         cache = upsert.JoinCache()
         return self._write(
             "upsert",
-            lambda base: upsert.upsert(base, source, rules, limits=limits, runtime=self.runtime, cache=cache),
+            lambda base: upsert.upsert_with_sources(
+                base, source, rules, limits=limits, runtime=self.runtime, cache=cache
+            ),
             WriteOptions(intent, properties, retries, audit),
             operation=Update.name,
         )

@@ -105,7 +105,7 @@ class SchemaWrites(TableBase):
                 return self._write("merge_columns", replacement.plan, options, operation=Update.name)
             return self._write(
                 "merge_columns",
-                lambda base: new_columns.merge_columns(base, source, on, runtime=self.runtime),
+                lambda base: replaced_columns.joined_new_columns(base, source, on, runtime=self.runtime),
                 options,
             )
 

@@ -16,6 +16,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lance_core import validation
+from lance_core.commit.write_protocol import Planned
 from lance_core.datafiles.blob_writing import schema_to_stored
 from lance_core.datafiles.conform import Conversion, columns_to_write, find_type_mismatch
 from lance_core.dml.column_fill import (
@@ -27,6 +28,7 @@ from lance_core.dml.column_fill import (
     resolve_target,
     still_matches,
 )
+from lance_core.dml.column_sources import with_given_columns
 from lance_core.dml.key_join import check_key_type
 from lance_core.dml.row_addresses import address_conflict, check_addresses_stay
 from lance_core.errors import InvalidInput, SchemaMismatch
@@ -210,7 +212,7 @@ class _AddressMerge:
     pinned: Snapshot | None = None
     filled: dict[int, FilledFragment] = field(default_factory=dict)
 
-    def plan(self, base: Snapshot) -> Merge | Update | None:
+    def plan(self, base: Snapshot) -> Planned | None:
         """Fill the columns on the first call, and return the operation that puts them into `base`."""
         columns = _stored_columns(base, self.columns, self.request)
         _check_columns(base, self.source.schema, columns, self.request)
@@ -225,7 +227,7 @@ class _AddressMerge:
         current: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
         if any(not is_still_valid(base, each, current[number], target, ()) for number, each in self.filled.items()):
             self._fill(base, columns)  # others changed the values that rows without a new one keep
-        return plan_fill(base, target, self.filled)
+        return with_given_columns(base, plan_fill(base, target, self.filled), columns.names)
 
     def _fill(self, pinned: Snapshot, columns: pa.Schema) -> None:
         self.pinned = pinned
@@ -275,7 +277,7 @@ class _KeyMerge:
     read_ids: tuple[int, ...] | None = None
     """Ids of the key fields in the last plan."""
 
-    def plan(self, base: Snapshot) -> Merge | Update | None:
+    def plan(self, base: Snapshot) -> Planned | None:
         """Fill the fragments that have no valid file, and return the operation that puts the columns into `base`."""
         columns = _stored_columns(base, self.columns, self.request)
         _check_columns(base, self.source.schema, columns, self.request)
@@ -295,7 +297,7 @@ class _KeyMerge:
             each.fragment for each in self.filled.values() if each.file is None and each.fragment.live_rows
         ]
         _check_nullable(base, columns, without_value)
-        return plan_fill(base, target, self.filled)
+        return with_given_columns(base, plan_fill(base, target, self.filled), columns.names)
 
     def _fill_by_shuffle(
         self, base: Snapshot, fragments: Sequence[Fragment], task: FillTask, keys: pa.Schema

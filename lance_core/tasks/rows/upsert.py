@@ -21,10 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap, BitMap64
 
+from lance_core.commit.write_protocol import Planned
 from lance_core.datafiles.blob_writing import schema_to_stored
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion
 from lance_core.datafiles.fragment_writer import FileLimits
+from lance_core.dml.column_sources import with_given_columns
 from lance_core.dml.deletion_files import encode_offsets
 from lance_core.dml.row_rewrite import field_ids_of, is_column_rewrite_cheaper, move_rows, rewrite_columns, write_rows
 from lance_core.dml.upsert import (
@@ -34,6 +36,7 @@ from lance_core.dml.upsert import (
     check_source_columns,
     encode_new_keys,
     existing_keys_error,
+    given_columns,
     merge_new_keys,
     row_rewrite_of,
     with_commit_hints,
@@ -89,7 +92,7 @@ def upsert(
     store the source rows."""
     run = UpsertRun(incoming, stage, rules, limits, runner)
     try:
-        return run_change(table, options, "upsert", run.plan, operation=Update.name)
+        return run_change(table, options, "upsert", run.plan_with_sources, operation=Update.name)
     finally:
         run.discard()
 
@@ -129,6 +132,10 @@ class UpsertRun:
         filters = [insert.inserted_keys for insert in inserted if insert.inserted_keys is not None]
         new = tuple(fragment for insert in inserted for fragment in insert.new)
         return replace(update, new=update.new + new, inserted_keys=merge_new_keys(filters, rules, schema))
+
+    def plan_with_sources(self, base: Snapshot) -> Planned | None:
+        """Plan the upsert, and record that the source rows feed the columns of their names."""
+        return with_given_columns(base, self.plan(base), given_columns(self._incoming, self._rules))
 
     def discard(self) -> None:
         """Delete the staged files."""

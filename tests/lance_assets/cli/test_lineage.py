@@ -221,6 +221,12 @@ def test_columns(tmp_path: Path, shell: Shell) -> None:
         ["id", "1", "/lake/a.lance", "key"],
         ["id", "1", "s3://b/c", "id"],
     ]
+    upserted = Table.create(str(tmp_path / "upserted.lance"), rows(1), durable=False)
+    upserted.upsert(rows(2), on="id")
+    shown = [line.split() for line in shell("lineage", upserted.uri, "--columns").out.splitlines()]
+    assert shown[1] == ["id", "2", "(rows", "of", "the", "caller)", "id"]
+    given = json.loads(shell("lineage", upserted.uri, "--columns", "--json").out)["columns"]["id"]["sources"]
+    assert given == [{"uri": None, "asset": None, "column": "id"}]
     plain = Table.create(str(tmp_path / "plain.lance"), rows(1), durable=False)
     assert "records the sources of a column" in shell("lineage", plain.uri, "--columns").out
     printed = json.loads(shell("lineage", table.uri, "--columns", "--json").out)

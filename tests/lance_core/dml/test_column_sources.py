@@ -3,6 +3,7 @@ record of the caller replaces that of the plan."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,8 +15,12 @@ from lance_core.datafiles.fragment_writer import FileLimits
 from lance_core.dml.computed_column import ComputedColumn
 from lance_core.tasks.columns.computed_fill import Bounds, compute_columns
 from lance_core.tasks.columns.map_columns import Computation, map_columns
+from lance_core.tasks.columns.merge_columns import MergeRequest, merge_columns
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.rows.update import update
+from lance_core.tasks.rows.upsert import UpsertRules, upsert
+from lance_core.tasks.rows.write import WriteTask
+from tests.lance_core.tasks.columns.test_merge_columns import InMemorySource
 from tests.lance_core.tasks.in_process_workers import InProcessWorkers
 
 ROWS = pa.table({"id": [1, 2], "net": [2.0, 4.0], "tax": [0.5, 0.25], "city": ["a", "b"]})
@@ -28,14 +33,14 @@ def table(tmp_path: Path) -> Table:
 
 
 def recorded(committed: Committed) -> dict[str, list[str]]:
-    """Return the sources that a version records, all of which are columns of the table itself."""
+    """Return the sources that a version records: columns of the table itself, or `given NAME` for the caller's."""
     transaction = committed.table.transaction()
     assert transaction is not None
     if COLUMNS not in transaction.properties:
         return {}
     value = json.loads(transaction.properties[COLUMNS])
-    assert value["tables"] == [[committed.table.uri, None]]
-    return {column: [name for _, name in sources] for column, sources in value["columns"].items()}
+    prefixes = [{committed.table.uri: "", openlineage.GIVEN_ROWS: "given "}[uri] for uri, _ in value["tables"]]
+    return {column: [prefixes[number] + name for number, name in each] for column, each in value["columns"].items()}
 
 
 def ones(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -60,10 +65,46 @@ def test_changes_of_one_process(table: Table) -> None:
     again = by_function.table.add_columns(twos, schema=TOTAL, replace=True)
     assert recorded(again) == {}  # the function gets all columns
     merged = again.table.merge_columns({"id": [1], "stars": [5]}, on="id")
-    assert recorded(merged) == {}
+    assert recorded(merged) == {"stars": ["given stars"]}
+    replaced_by_key = merged.table.merge_columns({"id": [1], "stars": [4]}, on="id", replace=True)
+    assert recorded(replaced_by_key) == {"stars": ["given stars"]}
     renamed = merged.table.alter_column("gross", rename="sum")
     assert recorded(renamed) == {"sum": ["gross"]}
     assert recorded(renamed.table.alter_column("sum", nullable=True)) == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "rules", "expected"),
+    [
+        ({"id": [2, 9], "net": [5.0, 6.0]}, {}, {"id": ["given id"], "net": ["given net"]}),
+        ({"id": [2], "net": [5.0]}, {"insert": False}, {"net": ["given net"]}),
+        ({"id": [2, 9], "net": [5.0, 6.0]}, {"matched": "ignore"}, {"id": ["given id"], "net": ["given net"]}),
+        ({"id": [2], "net": [5.0]}, {"matched": "delete", "insert": False}, {}),
+        ({"id": [2], "net": [5.0]}, {"delete_if": "net > 0"}, {}),  # deletes only
+        ({"id": [8], "net": [5.0]}, {"insert": False}, {}),  # matches nothing
+    ],
+)
+def test_upserts_record_the_columns_of_the_data(
+    table: Table, rows: dict[str, list[float]], rules: dict[str, Any], expected: dict[str, list[str]]
+) -> None:
+    local = Table.create(f"{table.uri}-local", ROWS, durable=False)
+    assert recorded(local.upsert(rows, "id", **rules)) == expected
+    source = pa.table(rows)
+
+    def stage(task: WriteTask) -> pa.Table:
+        return pa.Table.from_batches(task(source.to_batches()))
+
+    arguments = {"matched": "update", "matched_if": None, "insert": True, "delete_unmatched": None, **rules}
+    by_workers = upsert(
+        TableRef(table.uri, durable=False),
+        source.schema,
+        stage,
+        UpsertRules.of("id", **arguments),
+        limits=FileLimits(),
+        options=WriteOptions(),
+        runner=InProcessWorkers(),
+    )
+    assert recorded(by_workers) == expected
 
 
 def test_changes_by_workers(table: Table) -> None:
@@ -82,6 +123,20 @@ def test_changes_by_workers(table: Table) -> None:
         ref, [column], recompute=False, bounds=Bounds(), options=options, runner_for=lambda _: workers
     )
     assert recorded(report.committed) == {"gross": ["net", "tax"]}
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_merges_by_workers_record_the_columns_of_the_data(table: Table, replace: bool) -> None:
+    name = "net" if replace else "stars"
+    address = table.to_table(["_rowaddr"])["_rowaddr"]
+    by_key, by_address = pa.table({"id": [1], name: [5.0]}), pa.table({"_rowaddr": address, name: [6.0, 7.0]})
+    for on, rows in (("id", by_key), ("_rowaddr", by_address)):
+        request = MergeRequest.of(on, None, None, None, replace=replace)
+        ref = TableRef(table.uri, durable=False)
+        assert recorded(merge_columns(ref, InMemorySource(rows), request, options=WriteOptions())) == {
+            name: [f"given {name}"]
+        }
+        Table.open(table.uri, durable=False).restore(1)
 
 
 def test_the_record_of_the_caller_stays(table: Table) -> None:
@@ -103,10 +158,11 @@ def test_an_event_has_the_sources_of_a_plain_write(
     ):
         monkeypatch.setenv(name, value)
     openlineage.reset()
-    table.add_columns({"gross": "net + tax"})
-    assert openlineage.flush()
+    table.add_columns({"gross": "net + tax"}).table.upsert({"id": [2], "net": [5.0]}, on="id")
+    assert openlineage.flush(60)  # the thread imports the package
     openlineage.reset()
-    (event,) = map(json.loads, file.read_text().splitlines())
+    (event, merged) = map(json.loads, file.read_text().splitlines())
+    assert "columnLineage" not in merged["outputs"][0]["facets"]  # rows of unknown origin are no dataset
     lineage = event["outputs"][0]["facets"]["columnLineage"]["fields"]
     assert [(each["name"], each["field"]) for each in lineage["gross"]["inputFields"]] == [
         (table.uri, "net"), (table.uri, "tax"),
