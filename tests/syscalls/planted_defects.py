@@ -10,9 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lance_core.commit import data_files
 from lance_core.storage.local import LocalStore
-from lance_core.storage.store import Put
+from lance_core.storage.store import ObjectInfo, Put
 
 _sync = os.fsync
 
@@ -35,7 +34,7 @@ def _ignore_sync_errors() -> None:
 
 def _put_manifest_before_data_files() -> None:
     """Data files get their names and are synced after the manifest that references them."""
-    create, ensure_durable = LocalStore.create, LocalStore.ensure_durable
+    create, ensure_durable, head = LocalStore.create, LocalStore.ensure_durable, LocalStore.head
     late: list[Path] = []
 
     def hide(store: LocalStore, paths: Sequence[str]) -> None:
@@ -54,8 +53,11 @@ def _put_manifest_before_data_files() -> None:
             late.clear()
         return put
 
+    def head_of_hidden(store: LocalStore, path: str) -> ObjectInfo | None:
+        return head(store, f"{path}.late" if store.resolve_path(path) in late else path)
+
     LocalStore.ensure_durable, LocalStore.create = hide, create_and_show  # type: ignore[assignment, method-assign]
-    data_files.check_files = lambda location, files, *, written_by_us=True: None
+    LocalStore.head = head_of_hidden  # type: ignore[assignment, method-assign]
 
 
 SKIPPED_DIRECTORY_SYNC = "skips the sync of directories"
