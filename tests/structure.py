@@ -13,6 +13,7 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 _TERM = re.compile(r"(?:(?!\n\n|\. )[^:]){2,90}:\s\S")
 """Opening of a docstring: `<term>: what it does`, in its first sentence."""
@@ -174,6 +175,11 @@ class Module:
         return ast.parse(self.text, self.path)
 
     @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree, which many rules visit."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
     def imports(self) -> "tuple[Import, ...]":
         return tuple(_imports(self, self.tree, in_function=False, for_types=False))
 
@@ -208,7 +214,7 @@ def pure_packages_do_no_io(modules: Modules) -> list[str]:
             for each in module.imports
             if is_within(each.name, *IO_MODULES) or each.name in {f"uuid.{name}" for name in FRESH_UUIDS}
         ]
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             match node:
                 case ast.Call(func=ast.Name(id=name)) if name in OPENS_FILES:
                     findings.append(module.finding(node.lineno, f"a pure package calls {name}(); pass in the bytes"))
@@ -229,10 +235,14 @@ def every_module_is_imported(modules: Modules) -> list[str]:
     """A module that no other module imports is dead. A package whose `__init__` is empty is not checked."""
     product = modules_within(handwritten(modules), *PRODUCT)
     opened = {module.name for module in product if module.name in PRODUCT and len(module.tree.body) > 1}
-    mentioned = {module.name: set(_mentions(module)) for module in product}
+    mentioned_by: dict[str, set[str]] = {}
+    for module in product:
+        for mentioned in {
+            prefix for name in _mentions(module) for prefix in accumulate(name.split("."), "{}.{}".format)
+        }:
+            mentioned_by.setdefault(mentioned, set()).add(module.name)
     findings = []
     for module in product:
-        outside = [names for other, names in mentioned.items() if not is_within(other, module.name)]
         known = (
             module.name in PRODUCT
             or is_within(module.name, *ENTRY_POINTS, *FOR_TESTS)
@@ -240,7 +250,7 @@ def every_module_is_imported(modules: Modules) -> list[str]:
         )
         if known or module.name.partition(".")[0] not in opened:
             continue
-        if not any(is_within(name, module.name) for names in outside for name in names):
+        if all(is_within(other, module.name) for other in mentioned_by.get(module.name, ())):
             findings.append(module.finding(1, f"no module imports {module.name}; use it, remove it or list it above"))
     return findings
 
@@ -267,10 +277,10 @@ def core_executes_no_data(modules: Modules) -> list[str]:
         ]
         findings += [
             module.finding(node.lineno, f"{node.func.id}() executes text")
-            for node in ast.walk(module.tree)
+            for node in module.nodes
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in EXECUTES_TEXT
         ]
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             match node:
                 case ast.Attribute(attr=name) | ast.keyword(arg=str(name)) if name in EXECUTES_LOADED_DATA:
                     findings.append(
@@ -285,7 +295,7 @@ def reads_are_bounded(modules: Modules) -> list[str]:
         module.finding(node.lineno, f"{ast.unparse(node)} reads a file of any size; use read_whole or pass a range")
         for module in modules_within(handwritten(modules), "lance_core")
         if not is_within(module.name, "lance_core.storage", *FOR_TESTS)
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
         if isinstance(node.func, ast.Attribute) and node.func.attr == "read"
         if re.fullmatch(r"(.*\.)?_?(own_store|store|root)", ast.unparse(node.func.value))
@@ -297,7 +307,7 @@ def exceptions_are_named(modules: Modules) -> list[str]:
     return [
         module.finding(node.lineno, "catches every exception; name the ones that it handles")
         for module in modules_within(handwritten(modules), "lance_core")
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.ExceptHandler) and not _raises_again(node)
         if node.type is None or {"Exception", "BaseException"} & {each.strip() for each in _named(node.type)}
     ]
@@ -366,6 +376,7 @@ def suppressions_name_a_code(modules: Modules) -> list[str]:
     return [
         module.finding(token.start[0], f"{token.string!r} suppresses every code; name one")
         for module in handwritten(modules)
+        if bare.search(module.text)
         for token in tokenize.generate_tokens(io.StringIO(module.text).readline)
         if token.type == tokenize.COMMENT and bare.search(token.string)
     ]
@@ -412,7 +423,7 @@ def names_are_unique(modules: Modules) -> list[str]:
         stem = module.path.rpartition("/")[2].removesuffix(".py")
         if not stem.startswith("__"):
             files.setdefault(stem, []).append(module)
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, []).append((module, node.lineno))
     return [
@@ -434,7 +445,7 @@ def functions_are_simple(modules: Modules) -> list[str]:
     """A function with many branches is split, or its reason is in `COMPLEX_FUNCTIONS`."""
     findings = []
     for module in modules_within(handwritten(modules), *PRODUCT):
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.FunctionDef):
                 allowed = COMPLEXITY_MAX if f"{module.name}.{node.name}" in COMPLEX_FUNCTIONS else COMPLEXITY
                 if (branches := complexity(node)) > allowed:
@@ -479,7 +490,7 @@ def sentences_open_plainly(modules: Modules) -> list[str]:
 
 def docstrings(module: Module) -> Iterator[tuple[int, str]]:
     """Return the docstrings of a module, its classes, functions and attributes, each with its line."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             for statement in node.body:
                 match statement:
@@ -492,7 +503,7 @@ def patches_are_public(modules: Modules) -> list[str]:
     defects for the harnesses (`*_defects.py`) may break any function."""
     findings = []
     for module in modules_within(modules, "tests"):
-        for node in () if module.path.endswith("_defects.py") else ast.walk(module.tree):
+        for node in () if module.path.endswith("_defects.py") else module.nodes:
             match node:
                 case ast.Call(func=ast.Attribute(attr="setattr"), args=[ast.Constant(value=str(path)), *_]):
                     name = path.rpartition(".")[2]
@@ -513,6 +524,7 @@ def references_resolve(files: Mapping[str, str]) -> list[str]:
         f"{path}:{number}: {reference} does not exist"
         for path, text in files.items()
         if path.endswith((".md", ".py")) and path not in NOT_CHECKED_FOR_REFERENCES and "/_pb/" not in path
+        if FILE_REFERENCE.search(text)
         for number, line in enumerate(mentions_in(path, text).splitlines(), 1)
         for reference in FILE_REFERENCE.findall(line)
         if reference not in endings
@@ -605,7 +617,7 @@ def _loads(module: Module) -> Iterator[tuple[str, int]]:
     """Return what a module imports, by a statement or by a call such as import_module("lance"), with its line."""
     for each in module.imports:
         yield each.name, each.line
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Call(
                 func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
@@ -618,7 +630,7 @@ def _mentions(module: Module) -> Iterator[str]:
     """Return the names that a module imports, or mentions in a string as lazy exports and `python -m` do."""
     for each in module.imports:
         yield each.name
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Constant(value=str(text)) if re.fullmatch(r"\.?\w+(\.\w+)*", text):
                 yield text
