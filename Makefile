@@ -69,7 +69,8 @@ dagster-proofs: $(STAMP) $(SPARK_CLASSES) ## kill Dagster runs at every step, de
 		tests/lance_assets/test_scale.py tests/lance_assets/test_cancellation.py \
 		tests/lance_assets/test_demo_crashes.py tests/lance_assets/test_examples.py \
 		tests/lance_assets/test_every_write.py tests/lance_assets/test_remote_writes.py \
-		tests/lance_assets/test_secret_canaries.py tests/test_readme.py $(ARGS)
+		tests/lance_assets/test_secret_canaries.py tests/lance_assets/components/test_dg_checks.py \
+		tests/test_readme.py $(ARGS)
 
 spark-matrix: $(STAMP) ## run the operations of a table with Spark 3.5 to 4.3, and write docs/spark-releases.md (20 min; ARGS="3.5 connect" for some)
 	@$(PYTHON) -m tests.spark_releases $(ARGS)

@@ -23,14 +23,15 @@ cheap_java.use_for_spark()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+PROOFS = ["lance_assets/test_deployment.py", "lance_assets/components/test_dg_checks.py"]
 collect_ignore = [
     *([] if os.environ.get("UI_TESTS") else ["ui"]),
     *([] if os.environ.get("TORCH_TESTS") else ["torch"]),
     *([] if os.environ.get("PLATFORM_TESTS") else ["platforms"]),
-    *([] if os.environ.get("PROOFS") == "all" else ["lance_assets/test_deployment.py"]),
+    *([] if os.environ.get("PROOFS") == "all" else PROOFS),
 ]
 """The UI tests need a browser and run with `make test-ui`, those of PyTorch its package with `make torch`,
-those of the platforms their client libraries with `make platforms`; those of a deployment run with
+those of the platforms their client libraries with `make platforms`; the proofs run with
 `make dagster-proofs`."""
 
 

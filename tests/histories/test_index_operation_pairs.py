@@ -35,7 +35,7 @@ PAIRS = [
     if first in INDEX_OPERATIONS or second in INDEX_OPERATIONS
 ]
 PAIRS.remove(("drop the index of w", "drop the index of w"))  # both operations have the same result
-EVERY = 17
+EVERY = 29
 
 
 def make_pairs(*, stable_row_ids: bool) -> OperationPairs:

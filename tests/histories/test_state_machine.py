@@ -132,7 +132,7 @@ class ListModelStateMachine(RuleBasedStateMachine):
 
 TestListModelStateMachine = ListModelStateMachine.TestCase
 TestListModelStateMachine.settings = settings(
-    max_examples=12,
+    max_examples=8,
     stateful_step_count=20,
     deadline=None,
     derandomize=True,
@@ -141,9 +141,9 @@ TestListModelStateMachine.settings = settings(
 
 
 def test_all_operations() -> None:
-    report = states.run(states.PR)
+    report = states.run(states.Size(histories=15, steps=30))
     assert not report.failures, report.failures[0]
-    assert report.case_count > 150
+    assert report.case_count > 75
 
 
 def test_defect_is_detected() -> None:

@@ -25,8 +25,8 @@ from tests.lance_assets.instances import events, partitions, tick
 
 ALL = os.environ.get("PROOFS") == "all"
 ROW = pa.table({"id": [1]})
-FOREIGN = 2_000
-PER_TICK = 700
+FOREIGN = 2_000 if ALL else 500
+PER_TICK = 350 * FOREIGN // 1_000
 TABLES = 1_000 if ALL else 200
 IDLE_TICK_S = 5.0 * TABLES / 1_000
 PARTITIONS = 10_000 if ALL else 2_000
@@ -45,7 +45,7 @@ def append_foreign_versions(table: LanceTable, versions: int) -> None:
         at = at.set_config({"turn": str(at.version)}, retries=1).table
 
 
-def test_two_thousand_foreign_versions_are_recorded_in_pages(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_foreign_versions_are_recorded_in_pages(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     table = lance_table("orders", uri=str(tmp_path / "orders.lance"))
     calm = lance_table("calm", uri=str(tmp_path / "calm.lance"))
     append_foreign_versions(table, FOREIGN)

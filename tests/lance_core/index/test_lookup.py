@@ -34,7 +34,7 @@ def check(table: Table, predicate: str, columns: Sequence[str] | None, limit: in
     assert limit is not None or offset is not None or count == scanned.num_rows
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     predicate=predicates(),
     columns=st.sampled_from([None, [], ["plain"], ["id", "s.x"], ["word", "_rowid"]]),
