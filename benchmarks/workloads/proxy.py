@@ -11,8 +11,9 @@ from benchmarks.appending import DELTA, OURS, PYLANCE, Options, System
 from benchmarks.fleet import Fleet, Race, race_case, start_fleet
 from benchmarks.harness import Case, Scale, Stage
 from tests.histories.hammer_locations import random_faults
+from tests.lance_core.storage.buckets import Bucket, s3_options
 from tests.lance_core.storage.faulty_proxy import proxy_to
-from tests.lance_core.storage.object_servers import Bucket, s3, s3_options
+from tests.lance_core.storage.object_servers import s3
 
 _WRITERS: Mapping[Scale, int] = {Scale.SMOKE: 2, Scale.DEFAULT: 8, Scale.FULL: 8}
 _APPENDS: Mapping[Scale, int] = {Scale.SMOKE: 1, Scale.DEFAULT: 10, Scale.FULL: 25}

@@ -14,8 +14,9 @@ from benchmarks.harness import CallFigures, Case, Entrant, Scale, Side, Stage
 from benchmarks.report import Facts
 from benchmarks.vectors import BUILDS, PYLANCE, Build, Data, rows_of
 from lance_core import Table
+from tests.lance_core.storage.buckets import s3_options
 from tests.lance_core.storage.faulty_proxy import FaultyProxy, proxy_to
-from tests.lance_core.storage.object_servers import s3, s3_options
+from tests.lance_core.storage.object_servers import s3
 
 _ROWS: Mapping[Scale, int] = {Scale.SMOKE: 1_000, Scale.DEFAULT: 20_000, Scale.FULL: 20_000}
 _SIZE, _NPROBES = 64, 8

@@ -21,7 +21,8 @@ from lance_core import Table
 from tests.clusters.deployments import DEPLOYMENTS, HOME, PROJECT, SparkAddress
 from tests.clusters.remote_job import ROWS
 from tests.lance_assets.instances import events, instance_in, metadata_values
-from tests.lance_core.storage.object_servers import KEY_ID, SECRET, s3
+from tests.lance_core.storage.buckets import KEY_ID, SECRET
+from tests.lance_core.storage.object_servers import s3
 
 EVERYTHING = os.environ.get("CLUSTERS") == "all"
 JOB = str(Path(__file__).with_name("remote_job.py"))

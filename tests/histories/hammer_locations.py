@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from lance_core import Table
+from tests.lance_core.storage.buckets import s3_options
 from tests.lance_core.storage.faulty_proxy import FAULTS_OF_READS, FAULTS_OF_WRITES, FaultChooser, proxy_to
-from tests.lance_core.storage.object_servers import s3, s3_options
+from tests.lance_core.storage.object_servers import s3
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 _ANSWER_TIMEOUT = "2s"

@@ -21,7 +21,8 @@ from lance_core import Table
 from tests.lance_assets import project
 from tests.lance_assets.deployment import Deployment, GraphqlClient, wait_until
 from tests.lance_assets.instances import events, tags
-from tests.lance_core.storage.object_servers import SECRET, Bucket, s3
+from tests.lance_core.storage.buckets import SECRET, Bucket
+from tests.lance_core.storage.object_servers import s3
 from tests.postgres import PASSWORD, for_dagster, postgres_server
 
 LOCATION = project.__name__

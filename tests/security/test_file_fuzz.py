@@ -20,8 +20,9 @@ from lance_core import Corrupt, NotFound, Table
 from lance_core.datafiles.file_checks import check_file
 from lance_core.storage.factory import open_store
 from lance_core.storage.object_store import ObjectStore
+from tests.lance_core.storage.buckets import Bucket, s3_options
 from tests.lance_core.storage.faulty_proxy import proxy_to
-from tests.lance_core.storage.object_servers import Bucket, s3, s3_options
+from tests.lance_core.storage.object_servers import s3
 
 ROWS = 40
 COLUMNS = {

@@ -22,8 +22,9 @@ from lance_core import LanceError, Table
 from lance_core.errors import CommitUndecided
 from lance_core.storage.options import options_for
 from lance_core.versions.location import Location, locate
+from tests.lance_core.storage.buckets import SECRET
 from tests.lance_core.storage.faulty_proxy import proxy_to
-from tests.lance_core.storage.object_servers import SECRET, s3
+from tests.lance_core.storage.object_servers import s3
 
 ROWS = pa.table({"id": [1, 2, 3]})
 CANARY = "canary-7f3a9c"

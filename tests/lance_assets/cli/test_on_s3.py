@@ -6,7 +6,8 @@ import pytest
 
 from lance_core import Table
 from tests.lance_assets.cli.conftest import FROM_RUN, RUN, Shell, reading, rows
-from tests.lance_core.storage.object_servers import Bucket, s3
+from tests.lance_core.storage.buckets import Bucket
+from tests.lance_core.storage.object_servers import s3
 
 
 @pytest.fixture(scope="module")

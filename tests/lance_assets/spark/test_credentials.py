@@ -17,7 +17,8 @@ from lance_assets.spark import append, delete, read
 from lance_core import InvalidInput, LanceError, Table
 from lance_core.tasks.partitioning import VersionHeader
 from lance_core.tasks.scan.read import VersionRef
-from tests.lance_core.storage.object_servers import KEY_ID, SECRET, Bucket, s3
+from tests.lance_core.storage.buckets import KEY_ID, SECRET, Bucket
+from tests.lance_core.storage.object_servers import s3
 
 PAGES = ("environment", "sql?details=true&planDescription=true&length=10000", "jobs", "stages?details=true")
 

@@ -13,8 +13,9 @@ import pytest
 
 from lance_core import Table
 from lance_core.datafiles.file_checks import FILE_CACHE
+from tests.lance_core.storage.buckets import s3_options
 from tests.lance_core.storage.faulty_proxy import FaultyProxy, proxy_to
-from tests.lance_core.storage.object_servers import Server, s3, s3_options
+from tests.lance_core.storage.object_servers import Server, s3
 
 FRAGMENTS = 24
 ROWS = pa.table(

@@ -1,46 +1,33 @@
-"""Object store emulators: S3 by moto, Azure by Azurite, and Google Cloud Storage by `gcs_server.py`, since no packaged
-emulator of it honours conditions.
+"""Object store emulators: S3 by `s3_emulator.py`, Azure by Azurite, and Google Cloud Storage by `gcs_server.py`, since
+no packaged emulator of it honours conditions.
 
 The module starts and stops the emulators on loopback, creates buckets in them, and returns the storage options that
 reach them.
 """
 
-import functools
 import json
-import logging
 import os
 import re
 import subprocess
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import boto3
 from azure.storage.blob import BlobServiceClient
-from moto.s3.responses import S3Response
-from moto.server import ThreadedMotoServer
 
+from tests.lance_core.storage.buckets import SECRET, Bucket, s3_options
 from tests.lance_core.storage.gcs_server import GcsEmulator, create_server
+from tests.lance_core.storage.s3_process import s3_process
 
-KEY_ID, SECRET = "not-a-key-id", "not-a-secret-but-looked-for"
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The published key of every Azure emulator."""
 TOOLS = Path(__file__).parents[3] / ".tools"
 AZURITE = TOOLS / "azurite/node_modules/.bin/azurite-blob"
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """The URI of an empty bucket and the storage options that reach it."""
-
-    uri: str
-    options: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,47 +40,15 @@ class Server:
         return self.create_bucket(f"bucket-{uuid.uuid4().hex[:12]}", through or self.endpoint)
 
 
-@functools.cache
-def _serve_puts_one_by_one() -> None:
-    """Let moto serve one put at a time, in this process from now on. It looks for the object of a conditional put
-    before it stores the new one, and on a busy machine it confirms two puts of one name."""
-    put_object, lock = S3Response.put_object, threading.Lock()
-
-    def put_alone(response: S3Response) -> Any:
-        with lock:
-            return put_object(response)
-
-    setattr(S3Response, "put_object", put_alone)  # noqa: B010 - mypy refuses the assignment to a method
-
-
 @contextmanager
 def s3() -> Iterator[Server]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    _serve_puts_one_by_one()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
+    with s3_process() as started:
 
-    def make(name: str, through: str) -> Bucket:
-        keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
-        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys).create_bucket(Bucket=name)
-        return Bucket(f"s3://{name}", s3_options(through))
+        def make(name: str, through: str) -> Bucket:
+            started.create_bucket(name)
+            return Bucket(f"s3://{name}", s3_options(through))
 
-    try:
-        yield Server(endpoint, make)
-    finally:
-        server.stop()
-
-
-def s3_options(endpoint: str) -> dict[str, str]:
-    return {
-        "aws_access_key_id": KEY_ID,
-        "aws_secret_access_key": SECRET,
-        "aws_endpoint": endpoint,
-        "aws_region": "us-east-1",
-        "allow_http": "true",
-    }
+        yield Server(started.endpoint, make)
 
 
 @contextmanager

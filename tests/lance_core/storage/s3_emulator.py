@@ -1,10 +1,10 @@
 """S3 emulator with latency: objects in memory behind an HTTP server that waits before each answer, in a process of its
 own.
 
-moto takes some milliseconds of processor time for a request, so that many concurrent requests measure moto; this server
-takes a fraction of one. It has the requests that tables send: objects, ranges, conditions, listings, copies, deletions
-of many objects and uploads in parts. It counts requests and injects faults. Requests below `/-/` control it.
-`s3_process.py` starts it.
+It takes a fraction of a millisecond of processor time for a request, so that many concurrent requests do not measure
+the emulator. It has the requests that tables send: objects, ranges, conditions, listings, copies, deletions of many
+objects and uploads in parts. It executes one request at a time, so that one of two concurrent conditional puts
+succeeds. It counts requests and injects faults. Requests below `/-/` control it. `s3_process.py` starts it.
 """
 
 import argparse
@@ -29,8 +29,10 @@ from tests.lance_core.storage.faulty_proxy import FAULT_CODES, FaultChooser, thr
 from tests.lance_core.storage.request_counts import Transfer, kind_of
 
 CONTROL = "/-/"
+BUCKET = "bucket"
+"""Bucket that always exists."""
 _PAGE_KEYS_MAX = 1_000
-_STATUS = {"NoSuchKey": 404, "NoSuchUpload": 404, "PreconditionFailed": 412, "InvalidRange": 416}
+_STATUS = {"NoSuchKey": 404, "NoSuchUpload": 404, "NoSuchBucket": 404, "PreconditionFailed": 412, "InvalidRange": 416}
 _NAMESPACE = re.compile(rb' xmlns="[^"]*"')
 
 
@@ -74,19 +76,33 @@ class Statistics:
 
 
 @dataclass(slots=True)
+class Upload:
+    """Upload of an object in parts, under its name."""
+
+    name: str
+    parts: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class S3Emulator:
-    """One bucket space; names of objects begin with that of their bucket."""
+    """All buckets; names of objects begin with that of their bucket."""
 
     objects: dict[str, StoredObject] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     """Sorted names of all objects."""
-    uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    uploads: dict[str, "Upload"] = field(default_factory=dict)
+    buckets: set[str] = field(default_factory=lambda: {BUCKET})
     _upload_ids: count = field(default_factory=lambda: count(1))
 
     def answer(
         self, method: str, name: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
     ) -> Answer:
         """Execute one request on the object or the bucket `name`."""
+        bucket = name.partition("/")[0]
+        if bucket not in self.buckets:
+            raise S3Error("NoSuchBucket")
+        if method == "GET" and "uploads" in query:
+            return self._list_uploads(bucket)
         if method in ("GET", "HEAD"):
             is_listing = "list-type" in query or (method == "GET" and "prefix" in query)
             return self._list(name.rstrip("/"), query) if is_listing else self._get(method, name, headers)
@@ -164,7 +180,7 @@ class S3Emulator:
         result = f"<Bucket>{bucket}</Bucket><Key>{escape(key)}</Key>"
         if "uploads" in query:
             upload = str(next(self._upload_ids))
-            self.uploads[upload] = {}
+            self.uploads[upload] = Upload(name)
             result += f"<UploadId>{upload}</UploadId>"
             return _xml(f"<InitiateMultipartUploadResult>{result}</InitiateMultipartUploadResult>")
         parts = self._parts(query)
@@ -206,6 +222,8 @@ class S3Emulator:
             )
             position += 1
         parts = [f"<Name>{bucket}</Name><KeyCount>{len(contents)}</KeyCount><MaxKeys>{limit}</MaxKeys>"]
+        if encode is quote:
+            parts.append("<EncodingType>url</EncodingType>")
         parts.append(f"<IsTruncated>{str(is_truncated).lower()}</IsTruncated>")
         if is_truncated:
             parts.append(f"<NextContinuationToken>{escape(last)}</NextContinuationToken>")
@@ -218,10 +236,16 @@ class S3Emulator:
             raise S3Error("NoSuchKey")
         return self.objects[name]
 
+    def _list_uploads(self, bucket: str) -> Answer:
+        prefix = f"{bucket}/"
+        names = (each.name.removeprefix(prefix) for each in self.uploads.values() if each.name.startswith(prefix))
+        uploads = "".join(f"<Upload><Key>{escape(name)}</Key></Upload>" for name in names)
+        return _xml(f"<ListMultipartUploadsResult><Bucket>{bucket}</Bucket>{uploads}</ListMultipartUploadsResult>")
+
     def _parts(self, query: Mapping[str, str]) -> dict[int, bytes]:
         if query["uploadId"] not in self.uploads:
             raise S3Error("NoSuchUpload")
-        return self.uploads[query["uploadId"]]
+        return self.uploads[query["uploadId"]].parts
 
     def _check_conditions(self, name: str, headers: Mapping[str, str]) -> None:
         stored = self.objects.get(name)
@@ -274,7 +298,7 @@ class Server:
         return web.Response(status=answer.status, body=None if is_head else answer.body, headers=answer.headers)
 
     def _execute(self, request: web.BaseRequest, body: bytes) -> Answer:
-        name = request.path.lstrip("/")
+        name = unquote(request.raw_path.partition("?")[0]).lstrip("/")  # `path` leaves an encoded slash encoded
         try:
             return self.emulator.answer(request.method, name, request.query, request.headers, body)
         except S3Error as error:
@@ -284,6 +308,9 @@ class Server:
         if command == "load":
             age = timedelta(seconds=float(arguments["age"]))
             return self.emulator.load(Path(str(arguments["directory"])), str(arguments["prefix"]), age)
+        if command == "create_bucket":
+            self.emulator.buckets.add(str(arguments["name"]))
+            return None
         if command == "remove":
             self.emulator.remove_tree(str(arguments["prefix"]))
             return None

@@ -11,12 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.lance_core.storage.object_servers import Bucket, s3_options
+from tests.lance_core.storage.buckets import Bucket, s3_options
 from tests.lance_core.storage.request_counts import KINDS, RequestCounts
-from tests.lance_core.storage.s3_emulator import CONTROL
+from tests.lance_core.storage.s3_emulator import BUCKET, CONTROL
 
 _ROOT = Path(__file__).parents[3]
-_BUCKET = "bucket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,10 @@ class S3Process:
 
     @property
     def bucket(self) -> Bucket:
-        return Bucket(f"s3://{_BUCKET}", s3_options(self.endpoint))
+        return Bucket(f"s3://{BUCKET}", s3_options(self.endpoint))
+
+    def create_bucket(self, name: str) -> None:
+        self._control("create_bucket", {"name": name})
 
     def set_latency(self, latency: timedelta, *, throttling: int = 0) -> None:
         """Wait before each answer from now on. A seed of `throttling` adds bursts of 503 and lost connections."""
@@ -40,11 +42,11 @@ class S3Process:
 
     def load(self, directory: Path, prefix: str, age: timedelta = timedelta(0)) -> None:
         """Store the files of a directory as objects of this age, without requests."""
-        arguments = {"directory": str(directory), "prefix": f"{_BUCKET}/{prefix}", "age": age.total_seconds()}
+        arguments = {"directory": str(directory), "prefix": f"{BUCKET}/{prefix}", "age": age.total_seconds()}
         self._control("load", arguments)
 
     def remove(self, prefix: str) -> None:
-        self._control("remove", {"prefix": f"{_BUCKET}/{prefix}"})
+        self._control("remove", {"prefix": f"{BUCKET}/{prefix}"})
 
     def take_requests(self) -> ObservedRequests:
         """Return the requests since the last call."""

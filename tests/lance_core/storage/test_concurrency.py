@@ -22,8 +22,9 @@ from lance_core.storage.request_limiter import RequestLimiter, RequestStatistics
 from lance_core.storage.request_scope import request_deadline
 from lance_core.storage.secret_references import StoreOptions
 from tests.histories.memory_bucket import MemoryBucket
+from tests.lance_core.storage.buckets import s3_options
 from tests.lance_core.storage.faulty_proxy import proxy_to
-from tests.lance_core.storage.object_servers import Server, s3_options
+from tests.lance_core.storage.object_servers import Server
 
 PATIENCE_SECONDS = 30
 

@@ -13,8 +13,9 @@ from lance_core.fsck import Severity
 from lance_core.storage.factory import TableStore, open_store
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from lance_core.versions.recorded_files import files_of
+from tests.lance_core.storage.buckets import Bucket
 from tests.lance_core.storage.faulty_proxy import proxy_to
-from tests.lance_core.storage.object_servers import Bucket, Server
+from tests.lance_core.storage.object_servers import Server
 
 
 def rows(*ids: int) -> pa.Table:

@@ -14,9 +14,10 @@ from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.object_upload import upload_file
 from lance_core.storage.request_errors import RetryPolicy
 from lance_core.storage.store import ObjectDetails, Put, SupportsOrderedListing
+from tests.lance_core.storage.buckets import SECRET, Bucket, s3_options
 from tests.lance_core.storage.faulty_proxy import proxy_to
 from tests.lance_core.storage.gcs_server import GcsEmulator
-from tests.lance_core.storage.object_servers import AZURE_KEY, SECRET, Bucket, Server, gcs, s3_options
+from tests.lance_core.storage.object_servers import AZURE_KEY, Server, gcs
 from tests.lance_core.storage.store_contract import StoreContract
 
 ROOT = Path(__file__).parents[3]

@@ -17,8 +17,9 @@ from lance_core.fsck.report import Severity
 from lance_core.storage.factory import open_store
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from tests.lance_core.in_memory_table import clean_up
+from tests.lance_core.storage.buckets import SECRET, Bucket, s3_options
 from tests.lance_core.storage.faulty_proxy import FAULTS_OF_READS, FAULTS_OF_WRITES, proxy_to
-from tests.lance_core.storage.object_servers import AZURE_KEY, SECRET, Bucket, Server, s3_options
+from tests.lance_core.storage.object_servers import AZURE_KEY, Server
 
 SEEDS = 8
 FAULTS_PER_REQUEST = 0.15

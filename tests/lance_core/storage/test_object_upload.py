@@ -16,8 +16,9 @@ from lance_core.storage.factory import open_store
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.object_upload import PART_BYTES, StagedFile
 from lance_core.storage.request_errors import RetryPolicy
+from tests.lance_core.storage.buckets import KEY_ID, SECRET, Bucket
 from tests.lance_core.storage.faulty_proxy import FAULTS_OF_WRITES, proxy_to
-from tests.lance_core.storage.object_servers import KEY_ID, SECRET, Bucket, Server
+from tests.lance_core.storage.object_servers import Server
 
 
 def open_in(bucket: Bucket) -> ObjectStore:

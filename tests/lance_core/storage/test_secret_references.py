@@ -19,7 +19,8 @@ from lance_core.tasks.partitioning import VersionHeader
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from lance_core.tasks.rows.write_handle import WriteHandle
 from lance_core.tasks.scan.read import VersionRef
-from tests.lance_core.storage.object_servers import SECRET, Bucket, Server
+from tests.lance_core.storage.buckets import SECRET, Bucket
+from tests.lance_core.storage.object_servers import Server
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 requested_uris: list[str] = []

@@ -26,7 +26,8 @@ from lance_core.tasks.streaming.offsets import Offset, StreamStart
 from lance_core.tasks.streaming.stream_source import ReadLimits, Stream
 from lance_core.versions import version_hint
 from tests.interop.overlays import ALLOWED, commit_overlay
-from tests.lance_core.storage.object_servers import Bucket, s3
+from tests.lance_core.storage.buckets import Bucket
+from tests.lance_core.storage.object_servers import s3
 
 OffsetJson = Mapping[str, object]
 

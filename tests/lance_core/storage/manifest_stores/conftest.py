@@ -16,6 +16,7 @@ from moto.server import ThreadedMotoServer
 from lance_core.storage.factory import open_manifest_store
 from lance_core.storage.manifest_stores.manifest_store import ManifestStore
 from tests.lance_core.storage.manifest_stores.in_memory import InMemoryManifestStore
+from tests.lance_core.storage.s3_process import s3_process
 from tests.postgres import postgres_server
 
 KEYS = {"aws_access_key_id": "AKIDTESTS", "aws_secret_access_key": "secret-of-tests", "aws_region": "eu-west-1"}
@@ -30,7 +31,8 @@ def aws(monkeypatch_session: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
-    yield {**KEYS, "aws_endpoint": endpoint, "dynamodb_endpoint": endpoint, "allow_http": "true"}
+    with s3_process() as objects:
+        yield {**KEYS, "aws_endpoint": objects.endpoint, "dynamodb_endpoint": endpoint, "allow_http": "true"}
     server.stop()
 
 

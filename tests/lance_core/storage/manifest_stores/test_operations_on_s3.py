@@ -1,5 +1,5 @@
-"""Every operation once on a table at `s3+ddb://`, with versions reserved in DynamoDB and files in S3, both emulated by
-moto. Lance reads each result, and each version has its entry.
+"""Every operation once on a table at `s3+ddb://`, with versions reserved in DynamoDB and files in an S3
+emulator. Lance reads each result, and each version has its entry.
 """
 
 from collections.abc import Callable
@@ -7,7 +7,6 @@ from collections.abc import Callable
 import lance
 import pyarrow as pa
 import pytest
-from botocore.session import get_session
 
 from lance_core import Table
 from lance_core.format import naming
@@ -17,21 +16,11 @@ from lance_core.storage.buckets.bucket import ListingPage
 from lance_core.storage.buckets.s3 import S3Bucket
 from lance_core.storage.manifest_stores.dynamodb import DynamoDBManifestStore
 from tests.lance_core.in_memory_table import clean_up
-
-BUCKET = "operations"
+from tests.lance_core.storage.s3_emulator import BUCKET
 
 
 class SharedTable:
     def __init__(self, aws: dict[str, str], dynamodb_table: str) -> None:
-        client = get_session().create_client(
-            "s3",
-            endpoint_url=aws["aws_endpoint"],
-            region_name=aws["aws_region"],
-            aws_access_key_id=aws["aws_access_key_id"],
-            aws_secret_access_key=aws["aws_secret_access_key"],
-        )
-        if not any(bucket["Name"] == BUCKET for bucket in client.list_buckets()["Buckets"]):
-            client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": aws["aws_region"]})
         self.table = dynamodb_table
         self.key = f"{dynamodb_table}/orders"
         self.options = aws

@@ -1,5 +1,5 @@
 """Interoperability with Lance at `s3+ddb://`: both libraries write one table with the same entries and files, and each
-finishes what the other left behind. moto emulates S3 and DynamoDB.
+finishes what the other left behind. moto emulates DynamoDB.
 """
 
 import threading
@@ -28,15 +28,11 @@ from tests.lance_core.storage.manifest_stores.fault_injection import (
     FaultInjectingStore,
     FaultPlan,
 )
-
-BUCKET = "lake"
+from tests.lance_core.storage.s3_emulator import BUCKET
 
 
 @pytest.fixture
-def uri(aws: dict[str, str], dynamodb_table: str) -> str:
-    client = _client("s3", aws)
-    if not any(bucket["Name"] == BUCKET for bucket in client.list_buckets()["Buckets"]):
-        client.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": aws["aws_region"]})
+def uri(dynamodb_table: str) -> str:
     return f"s3+ddb://{BUCKET}/{dynamodb_table}/orders?ddbTableName={dynamodb_table}"
 
 
@@ -50,10 +46,10 @@ def entries(aws: dict[str, str], dynamodb_table: str) -> DynamoDBManifestStore:
     return DynamoDBManifestStore(dynamodb_table, aws)
 
 
-def _client(service: str, aws: Mapping[str, str]) -> Any:
+def _dynamodb(aws: Mapping[str, str]) -> Any:
     return get_session().create_client(
-        service,
-        endpoint_url=aws["aws_endpoint"],
+        "dynamodb",
+        endpoint_url=aws["dynamodb_endpoint"],
         region_name=aws["aws_region"],
         aws_access_key_id=aws["aws_access_key_id"],
         aws_secret_access_key=aws["aws_secret_access_key"],
@@ -74,7 +70,7 @@ def read_with_both(uri: str, aws: dict[str, str]) -> tuple[int, list[int]]:
 
 
 def scan_entries(aws: dict[str, str], table: str) -> dict[tuple[str, str], Mapping[str, Mapping[str, str]]]:
-    items = _client("dynamodb", aws).scan(TableName=table, ConsistentRead=True)["Items"]
+    items = _dynamodb(aws).scan(TableName=table, ConsistentRead=True)["Items"]
     return {(item["base_uri"]["S"], item["version"]["N"]): item for item in items}
 
 
@@ -137,7 +133,7 @@ def test_an_entry_of_an_old_writer_is_read(uri: str, key: str, aws: dict[str, st
     Table.create(uri, rows(1), storage_options=aws)
     item = scan_entries(aws, dynamodb_table)[key, "1"]
     old = {name: value for name, value in item.items() if name != "size"} | {"e_tag": {"S": "stale"}}
-    _client("dynamodb", aws).put_item(TableName=dynamodb_table, Item=old)
+    _dynamodb(aws).put_item(TableName=dynamodb_table, Item=old)
     assert read_with_both(uri, aws) == (1, [1])
     Table.open(uri, storage_options=aws).append(rows(2))
     assert read_with_both(uri, aws) == (2, [1, 2])
