@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from io import SEEK_CUR, SEEK_END, SEEK_SET, RawIOBase
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from lance_core.errors import InvalidInput, LanceError, MissingDependency, NotFound, StorageError
 from lance_core.storage.log_redaction import redact_in_logs
@@ -100,6 +100,10 @@ class FsspecLocation:
         with self.translating("open"):
             try:
                 self._file_system, path = core.url_to_fs(uri, **resolved)
+                if _has_lost_connection(self._file_system):
+                    # fsspec keeps file systems, and would return this one as long as the process lives.
+                    self._file_system.clear_instance_cache()
+                    self._file_system, path = core.url_to_fs(uri, **resolved)
             except ImportError as error:
                 raise _missing_package(uri, self._protocol, error) from error
             except TypeError as error:
@@ -210,6 +214,15 @@ class FsspecLocation:
     def _text_of(self, error: BaseException) -> str:
         text = redact(str(error), self._secrets).strip().partition("\n")[0][:_MESSAGE_CHARACTERS_MAX]
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _has_lost_connection(file_system: Any) -> bool:
+    """Return whether the SSH connection of a file system has ended, for example because the server closed it."""
+    find_transport = getattr(getattr(file_system, "client", None), "get_transport", None)
+    if find_transport is None:
+        return False
+    transport = find_transport()
+    return transport is None or not transport.is_active()
 
 
 class FsspecStream(RawIOBase):

@@ -164,6 +164,16 @@ def test_the_root_of_a_server_is_listed(tmp_path: Path) -> None:
             assert [file.uri for file in list_files(f"{uri}{files}", options)] == [f"{uri}/a.csv"]
 
 
+def test_a_lost_connection_is_opened_again(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    with sftp_server(tmp_path) as uri:
+        options = {"username": USER, "password": PASSWORD}
+        for _ in range(2):
+            assert [file.uri for file in list_files(f"{uri}/", options)] == [f"{uri}/a.csv"]
+            kept, _path = fsspec.url_to_fs(f"{uri}/", **options)
+            kept.client.close()
+
+
 def test_a_change_of_the_same_size_is_noticed(environment: IngestEnvironment) -> None:
     source = in_memory("same-size")
     source.write("2026/a.csv", b"id\n1\n")
