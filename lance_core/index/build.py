@@ -126,6 +126,10 @@ def write_segment(
     return empty.with_contents(details, segment.files)
 
 
+_BYTES_AHEAD = 16 << 20
+"""Bytes of data files that a build reads ahead. It takes longer to index rows than to read them."""
+
+
 @dataclass(frozen=True, slots=True)
 class _SourceRows:
     """Rows that an index is built from. An index type that trains a model reads them more than once."""
@@ -151,7 +155,8 @@ def read_values(
         return
     plan = plan_columns(base.manifest, [field_paths.format_path(chain), ROW_ADDRESS if addresses else ROW_ID])
     total, done = sum(fragment.live_rows for fragment in fragments), 0
-    for batch in scan(base.location, replace(plan, tasks=tuple(map(ScanTask, fragments)))):
+    tasks = tuple(map(ScanTask, fragments))
+    for batch in scan(base.location, replace(plan, tasks=tasks), bytes_ahead=_BYTES_AHEAD):
         done += batch.num_rows
         report("read rows", done, total, "rows")
         yield pa.RecordBatch.from_arrays(batch.columns, names=[VALUE, ROW])

@@ -20,7 +20,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.manifest import Manifest
 from lance_core.scan.morsels import LiveFragment, Morsel, morsel_groups
 from lance_core.scan.parallel import map_in_order, threads_of
-from lance_core.scan.plan import ScanPlan, ScanTask, plan_columns
+from lance_core.scan.plan import MORSEL_BYTES, ScanPlan, ScanTask, plan_columns
 from lance_core.scan.reader_cache import ReaderCache
 from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import Offsets
@@ -31,12 +31,19 @@ Result = TypeVar("Result")
 _BYTES_IN_FLIGHT_MAX = 128 << 20
 """Bytes of data files that a scan of an object store reads ahead."""
 
+_FEW_THREADS, _MORSELS_AHEAD = 2, 4
+"""Threads and morsels of a scan that is bounded by `bytes_ahead`."""
 
-def scan(location: Location, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+
+def scan(location: Location, plan: ScanPlan, *, bytes_ahead: int | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a plan in row order. A plan with a filter and a limit is read without read-ahead. Closing
-    the generator ends its threads."""
+    the generator ends its threads.
+
+    A caller that takes longer to process rows than a disk to read them passes `bytes_ahead`: few threads then read
+    small morsels of local files, so many bytes ahead. Decoded, these take two or three times as much memory, and each
+    thread keeps some of it for its next morsel."""
     stops_early = plan.predicate is not None and plan.limit is not None
-    executor = _MorselExecutor(location, plan)
+    executor = _MorselExecutor(location, plan, bytes_ahead)
     results_in_order = (
         map_in_order(executor.batches, executor.groups(), threads=1) if stops_early else executor.map(executor.batches)
     )
@@ -85,17 +92,24 @@ def scan_fragments(
 class _MorselExecutor:
     """Executes a plan on groups of morsels: reads whole morsels, or picks the rows that an index selected."""
 
-    def __init__(self, location: Location, plan: ScanPlan) -> None:
+    def __init__(self, location: Location, plan: ScanPlan, bytes_ahead: int | None = None) -> None:
         self._location, self._plan = location, plan
+        self._bytes_ahead = bytes_ahead if isinstance(location.own_store, LocalStore) else None
         self._cache = ReaderCache.of(location, plan.manifest) if any(task.selection for task in plan.tasks) else None
 
     def groups(self) -> Iterator[list[Morsel]]:
-        return morsel_groups(self._location, self._plan, self._cache.fragment if self._cache else None)
+        size = MORSEL_BYTES if self._bytes_ahead is None else self._bytes_ahead // _MORSELS_AHEAD
+        opened = self._cache.fragment if self._cache else None
+        return morsel_groups(self._location, self._plan, opened, morsel_bytes=size)
 
     def map(self, work: Callable[[Sequence[Morsel]], Result]) -> Generator[Result, None, None]:
         """Yield the results of all groups in order. A local disk keeps a few threads busy; an object store answers many
         requests at the same time, as long as their results fit in memory."""
         store = self._location.own_store
+        if self._bytes_ahead is not None:
+            return map_in_order(
+                work, self.groups(), threads=_FEW_THREADS, size_of=_byte_count, size_max=self._bytes_ahead
+            )
         size_max = 0 if isinstance(store, LocalStore) else _BYTES_IN_FLIGHT_MAX
         return map_in_order(work, self.groups(), threads=threads_of(store), size_of=_byte_count, size_max=size_max)
 

@@ -127,7 +127,11 @@ class PickedRows:
 
 
 def morsel_groups(
-    location: Location, plan: ScanPlan, opened: Callable[[Fragment], LiveFragment] | None = None
+    location: Location,
+    plan: ScanPlan,
+    opened: Callable[[Fragment], LiveFragment] | None = None,
+    *,
+    morsel_bytes: int = MORSEL_BYTES,
 ) -> Iterator[list[Morsel]]:
     """Yield the morsels of a plan, in groups. `opened` returns cached fragments, from which rows are picked."""
     group: list[Morsel] = []
@@ -138,12 +142,14 @@ def morsel_groups(
     single_morsels_max = _GROUP_MORSELS if is_local else 1
     for task in plan.tasks:
         width = sizes.row_bytes(task.fragment)
-        for morsel in _morsels_of_task(location, plan, task, sizes.rows_per_morsel(width), opened, grows=stops_early):
+        for morsel in _morsels_of_task(
+            location, plan, task, sizes.rows_per_morsel(width, morsel_bytes), opened, grows=stops_early
+        ):
             group.append(morsel)
             read = morsel.count if morsel.picked is None else len(morsel.picked.offsets)
             rows, size = rows + read, size + read * width
             morsels_max = _GROUP_JOINED if morsel.is_joinable else single_morsels_max
-            if stops_early or rows >= _GROUP_ROWS or size >= MORSEL_BYTES or len(group) >= morsels_max:
+            if stops_early or rows >= _GROUP_ROWS or size >= morsel_bytes or len(group) >= morsels_max:
                 yield group
                 group, rows, size = [], 0, 0
     if group:

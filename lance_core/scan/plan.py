@@ -137,10 +137,10 @@ class MorselSizes:
     columns: int = 0
     """Number of columns that are read."""
 
-    def rows_per_morsel(self, row_bytes: int) -> int:
+    def rows_per_morsel(self, row_bytes: int, morsel_bytes: int = MORSEL_BYTES) -> int:
         """Return the number of rows of a morsel, several of which must fit in memory. The morsels of thousands of
         columns are larger, since the codec reads each column in chunks."""
-        size = max(MORSEL_BYTES, min(self.columns * _COLUMN_BYTES_MIN, _WIDE_MORSEL_BYTES_MAX))
+        size = max(morsel_bytes, min(self.columns * _COLUMN_BYTES_MIN, _WIDE_MORSEL_BYTES_MAX))
         return max(_MORSEL_ROWS_MIN, min(_MORSEL_ROWS_MAX, size // max(1, row_bytes)))
 
     def row_bytes(self, fragment: Fragment) -> int:

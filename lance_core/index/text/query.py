@@ -17,7 +17,7 @@ import numpy as np
 from lance_core.errors import InvalidInput
 from lance_core.index.text.analyzer import Analyzer, analyzer_of
 from lance_core.index.text.phrases import PhraseVerifier
-from lance_core.index.text.posting_decoder import Ints
+from lance_core.index.text.posting_decoder import LARGE_BLOCK_DOCUMENTS, Ints
 from lance_core.index.text.scanned_texts import NearTerm, NeededTerms, ScannedPartition
 from lance_core.index.text.scoring import (
     Allowed,
@@ -289,9 +289,10 @@ class ColumnQueries:
     def _scored_list(self, view: PartitionView, number: int, postings: PostingList) -> ScoredList:
         """Return the weights of a posting list, which depend on the average length of the documents."""
         average = self._statistics.average_length
+        is_rounded = self._analyzer.parameters.block_size == LARGE_BLOCK_DOCUMENTS
         return view.partition.cached_weights(
             number,
-            lambda: ScoredList(postings, view.partition.documents.lengths, average),
+            lambda: ScoredList(postings, view.partition.documents.lengths, average, has_rounded_lengths=is_rounded),
             lambda cached: cached.average_length == average,
         )
 

@@ -42,6 +42,8 @@ _CENTROID_GAIN_MIN = 0.001
 """Share of the loss that an iteration of the second stage gains at least; one that gains less is the last."""
 _CODEBOOK_GAIN_MIN = 0.0005
 """The same share for codebooks."""
+_LEFT_OUT_SHARE = 20
+"""A sample that is larger than needed by one vector in this many is cut off instead of drawn from."""
 _PARTITION_ROWS = {"IVF_FLAT": 4096, "IVF_RQ": 4096, "IVF_PQ": 8192, "IVF_SQ": 8192}
 _GRAPH_PARTITION_ROWS = 1 << 20
 """Rows of a partition on average unless the caller chooses a number, as in pylance."""
@@ -192,6 +194,7 @@ def _k_means(
     """Return the centroids after at most so many iterations, and the loss. Without a start, they begin as random
     vectors."""
     partitions = min(plan.partitions, len(vectors))
+    vectors = _draw_part(vectors, partitions * max(1, plan.options.sample_rate))  # faiss would copy them
     clustering = faiss().Kmeans(
         vectors.shape[1],
         partitions,
@@ -210,17 +213,27 @@ def _train_codebook(vectors: Vectors, model: Model, options: VectorOptions) -> Q
     library, is_residual = faiss(), model.metric is not Metric.DOT
     dimension, sub_vectors = vectors.shape[1], options.num_sub_vectors
     assert sub_vectors is not None
-    draw = np.random.default_rng(_SEED)
-    wanted = _PQ_SAMPLE_RATE << options.bits
-    if len(vectors) > wanted:
-        vectors = vectors[np.sort(draw.choice(len(vectors), wanted, replace=False))]
-    if is_residual:
-        centroids = model.float_centroids
-        vectors = residuals_of(vectors, centroids, assign(vectors, centroids, model.metric))
-    quantizer = library.ProductQuantizer(dimension, sub_vectors, options.bits)
-    quantizer.cp.niter, quantizer.cp.min_points_per_centroid = options.max_iters or ITERATIONS, 1
-    quantizer.cp.early_stop_threshold = 0.0 if options.max_iters else _CODEBOOK_GAIN_MIN
-    quantizer.train(np.ascontiguousarray(vectors))
-    codebook = library.vector_to_array(quantizer.centroids).reshape(sub_vectors, -1, dimension // sub_vectors)
+    vectors = _draw_part(vectors, _PQ_SAMPLE_RATE << options.bits)
+    centroids = model.float_centroids
+    partitions = assign(vectors, centroids, model.metric) if is_residual else None
+    width = dimension // sub_vectors
+    codebook = np.empty((sub_vectors, 1 << options.bits, width), dtype=np.float32)
+    for number in range(sub_vectors):  # faiss would copy the residuals of all sub-vectors
+        part = np.ascontiguousarray(vectors[:, number * width : (number + 1) * width])
+        if partitions is not None:
+            part = residuals_of(part, centroids[:, number * width : (number + 1) * width], partitions)
+        quantizer = library.ProductQuantizer(width, 1, options.bits)
+        quantizer.cp.niter, quantizer.cp.min_points_per_centroid = options.max_iters or ITERATIONS, 1
+        quantizer.cp.early_stop_threshold = 0.0 if options.max_iters else _CODEBOOK_GAIN_MIN
+        quantizer.train(part)
+        codebook[number] = library.vector_to_array(quantizer.centroids).reshape(-1, width)
     rounded = codebook.astype(model.centroids.dtype).astype(np.float32)  # as it is read back
     return ProductCodes(options.bits, rounded, is_residual)
+
+
+def _draw_part(vectors: Vectors, count: int) -> Vectors:
+    """Return at most so many of the vectors, which are a sample already: without a copy, if that leaves out few."""
+    if len(vectors) * _LEFT_OUT_SHARE <= count * (_LEFT_OUT_SHARE + 1):
+        return vectors[:count]
+    chosen = np.random.default_rng(_SEED).choice(len(vectors), count, replace=False)
+    return vectors[np.sort(chosen)]

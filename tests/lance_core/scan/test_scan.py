@@ -19,8 +19,11 @@ from lance_core.datafiles.codec import FileToRead
 from lance_core.datafiles.lance_codec import LanceCodec, LanceFileReader
 from lance_core.datafiles.staged_reader import JoinedReader
 from lance_core.expressions import Predicate
+from lance_core.scan.executor import scan
+from lance_core.scan.morsels import Morsel
 from lance_core.scan.parallel import THREADS
 from lance_core.scan.plan import plan_scan
+from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import FragmentSelection, Selection
 
 
@@ -209,6 +212,29 @@ def test_read_ahead_is_bounded_and_ends_with_the_scan(
             del batches
         assert _reading_threads() == []
         assert 0 < len(opened) <= files_ahead < LARGER
+
+
+def test_bytes_ahead_bound_the_rows_that_are_read_ahead(
+    larger_fragments: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that takes long has few rows in memory, and gets all rows in order."""
+    read: list[int] = []
+    batches_of = RowReader.batches
+
+    def record_rows(self: RowReader, morsels: Sequence[Morsel]) -> list[pa.RecordBatch]:
+        read.append(sum(morsel.count for morsel in morsels))
+        return batches_of(self, morsels)
+
+    monkeypatch.setattr(RowReader, "batches", record_rows)
+    fragment = larger_fragments.fragments[0]
+    bytes_ahead = 2 * fragment.file_bytes
+    consumed = 0
+    plan = plan_scan(larger_fragments._snapshot.manifest, columns=["a"])
+    for batch in scan(larger_fragments._location, plan, bytes_ahead=bytes_ahead):
+        assert batch["a"][0].as_py() == consumed
+        consumed += batch.num_rows
+        assert sum(read) <= consumed + 3 * fragment.physical_rows
+    assert consumed == larger_fragments.count_rows()
 
 
 def test_a_reader_thread_raises_its_error_in_the_consumer(larger_fragments: Table, tmp_path: Path) -> None:
