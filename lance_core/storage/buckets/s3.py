@@ -8,6 +8,8 @@ only 412 means that an object exists.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from threading import Event
 from types import ModuleType
@@ -54,12 +56,35 @@ class _S3Sdk:
     errors: ModuleType
     http: ModuleType
     handlers: ModuleType
+    core_session: ModuleType
+    utils: ModuleType
 
     @classmethod
     def load(cls) -> "_S3Sdk":
         names = ("boto3.session", "boto3.exceptions", "botocore.config", "botocore", "botocore.exceptions")
-        more = ("urllib3.exceptions", "botocore.handlers")
+        more = ("urllib3.exceptions", "botocore.handlers", "botocore.session", "botocore.utils")
         return cls(*(import_package(name, extra="s3", needed_for="a table at s3://") for name in (*names, *more)))
+
+    def new_session(self, settings: Settings) -> Any:
+        """Return a session that parses the times in answers fast. The library's own parser, which guesses the format,
+        takes more than half of the time that a listing takes."""
+
+        def parse_time(value: Any) -> datetime:
+            try:
+                time = parsedate_to_datetime(value) if value.endswith("GMT") else datetime.fromisoformat(value)
+            except (AttributeError, TypeError, ValueError):
+                return self.utils.parse_timestamp(value)  # type: ignore[no-any-return]
+            return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+        core = self.core_session.get_session()
+        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=parse_time)
+        return self.session.Session(
+            aws_access_key_id=settings.get("key_id"),
+            aws_secret_access_key=settings.get("key"),
+            aws_session_token=settings.get("token"),
+            region_name=settings.get("region"),
+            botocore_session=core,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +110,7 @@ class S3Bucket(DeletesBatches):
         sdk = _S3Sdk.load()
         endpoint = settings.get_endpoint()
         try:
-            session = sdk.session.Session(
-                aws_access_key_id=settings.get("key_id"),
-                aws_secret_access_key=settings.get("key"),
-                aws_session_token=settings.get("token"),
-                region_name=settings.get("region"),
-            )
+            session = sdk.new_session(settings)
             client = session.client(
                 "s3",
                 region_name=session.region_name or _REGION,
