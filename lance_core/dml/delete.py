@@ -2,7 +2,7 @@
 files.
 """
 
-from lance_core.dml.deletion_files import add_deletions, encode_offsets
+from lance_core.dml.deletion_files import add_all_deletions, encode_offsets
 from lance_core.dml.row_matching import find_matching_rows
 from lance_core.expressions import Predicate
 from lance_core.format.operations import Delete
@@ -18,9 +18,10 @@ def delete(base: Snapshot, sql: str, *, runtime: Runtime, selection: Selection |
     predicate = Predicate.parse(sql, filterable_schema(base.manifest))
     check_condition(base.manifest, predicate.columns, what="the condition")
     updated, removed, affected = [], [], {}
-    for fragment, offsets in find_matching_rows(base, predicate, selection):
+    matches = find_matching_rows(base, predicate, selection)
+    changes = add_all_deletions(base.location, matches, read_version=base.version, runtime=runtime)
+    for fragment, offsets, after in changes:
         affected[fragment.id] = encode_offsets(offsets)
-        after = add_deletions(base.location, fragment, offsets, read_version=base.version, runtime=runtime)
         if after is None:
             removed.append(fragment.id)
         else:

@@ -4,6 +4,8 @@ it.
 Shared by every verb that deletes or moves rows.
 """
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,7 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.row_sets import bitmap_of
 from lance_core.runtime import Runtime
+from lance_core.storage.concurrency import map_requests
 from lance_core.versions.location import Location
 
 
@@ -40,6 +43,25 @@ def add_deletions(
     assert after.deletion_file is not None
     location.store.put(after.deletion_file.path, data)
     return after
+
+
+def add_all_deletions(
+    location: Location,
+    changes: Iterable[tuple[Fragment, npt.NDArray[np.int64]]],
+    *,
+    read_version: Version,
+    runtime: Runtime,
+) -> Iterator[tuple[Fragment, npt.NDArray[np.int64], Fragment | None]]:
+    """Delete more rows of several fragments, and yield each change with the result of `add_deletions`. On an object
+    store, many files are written at the same time."""
+
+    def add(
+        change: tuple[Fragment, npt.NDArray[np.int64]],
+    ) -> tuple[Fragment, npt.NDArray[np.int64], Fragment | None]:
+        fragment, offsets = change
+        return fragment, offsets, add_deletions(location, fragment, offsets, read_version=read_version, runtime=runtime)
+
+    return map_requests(location.store, add, changes)
 
 
 def encode_offsets(offsets: npt.NDArray[np.int64]) -> bytes:

@@ -5,6 +5,7 @@ Only the columns of the predicate are read, and not all of their rows if indices
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from lance_core.scan.plan import plan_columns, plan_scan
 from lance_core.scan.row_reader import RowReader
 from lance_core.scan.selection import FragmentSelection, Offsets, Selection
 from lance_core.scan.system_columns import SYSTEM_COLUMN_NAMES, SystemColumns
+from lance_core.storage.concurrency import map_requests
 from lance_core.versions.snapshot import Snapshot
 
 
@@ -32,8 +34,9 @@ def find_matching_rows(
     """Yield the fragments with a matching row and the offsets of these rows; all live rows without a predicate.
     `selection` is the result of the indices, if they were asked before."""
     if predicate is None:
-        for fragment in base.manifest.fragments:
-            deleted = load_deletions(base.location.store, fragment)
+        fragments, store = base.manifest.fragments, base.location.store
+        vectors = map_requests(store, partial(load_deletions, store), fragments)
+        for fragment, deleted in zip(fragments, vectors, strict=True):
             rows = fragment.physical_rows
             yield (
                 fragment,

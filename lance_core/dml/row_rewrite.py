@@ -18,7 +18,7 @@ from lance_core.datafiles.conform import Conversion, conform
 from lance_core.datafiles.fragment_reader import FragmentReader, load_deletions
 from lance_core.datafiles.fragment_writer import FileLimits, write_fragments
 from lance_core.dml.column_files import SPARSE_FACTOR, PositionedBatch, add_column_file, without_columns
-from lance_core.dml.deletion_files import add_deletions, encode_offsets
+from lance_core.dml.deletion_files import add_all_deletions, encode_offsets
 from lance_core.errors import InvalidInput
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import FragmentId
@@ -102,10 +102,11 @@ def move_rows(
     for fragment_id, offsets in removed.items():
         deleted[fragment_id] = np.concatenate([deleted.get(fragment_id, np.empty(0, dtype=np.int64)), offsets])
     updated, removed_ids = [], []
-    for fragment in base.manifest.fragments if deleted else ():
-        if fragment.id not in deleted:
-            continue
-        after = add_deletions(base.location, fragment, deleted[fragment.id], read_version=base.version, runtime=runtime)
+    touched = (each for each in base.manifest.fragments if each.id in deleted) if deleted else ()
+    changes = ((fragment, deleted[fragment.id]) for fragment in touched)
+    for fragment, _offsets, after in add_all_deletions(
+        base.location, changes, read_version=base.version, runtime=runtime
+    ):
         if after is None:
             removed_ids.append(fragment.id)
         else:

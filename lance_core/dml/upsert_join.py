@@ -26,6 +26,7 @@ from lance_core.format.ids import FragmentId
 from lance_core.format.schema import TableSchema
 from lance_core.index import lookup
 from lance_core.scan.column_resolution import check_condition, filterable_schema
+from lance_core.scan.parallel import map_in_order, threads_of
 from lance_core.scan.selection import Offsets, Selection
 from lance_core.scan.system_columns import ROW_OFFSET
 from lance_core.versions.snapshot import Snapshot
@@ -230,13 +231,18 @@ class _Join:
     ) -> Iterator[tuple[bytes, FragmentMatches]]:
         """Match fragments with the source, several at a time."""
         for group in _groups(fragments, max(_ROWS_PER_GROUP, self.source.count)):
-            tables = [self._read(fragments[key], candidates) for key in group]
+            tables = self._read_all([fragments[key] for key in group], candidates)
             positions, source_rows = self.source.find_matches(self._key_columns(tables))
             start = 0
             for key, table in zip(group, tables, strict=True):
                 first, last = np.searchsorted(positions, (start, start + table.num_rows))
                 yield key, self._apply_rules(table, positions[first:last] - start, source_rows[first:last])
                 start += table.num_rows
+
+    def _read_all(self, fragments: Sequence[Fragment], candidates: Selection) -> list[pa.Table]:
+        """Read several fragments at the same time, each as `_read` does."""
+        threads = threads_of(self.base.location.own_store)
+        return list(map_in_order(lambda fragment: self._read(fragment, candidates), fragments, threads=threads))
 
     def _read(self, fragment: Fragment, candidates: Selection) -> pa.Table:
         """Read the rows of a fragment that can match, with the columns that the join needs."""
