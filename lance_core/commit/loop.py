@@ -53,7 +53,7 @@ from lance_core.transactions.verdicts import Verdict
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
 from lance_core.versions.recorded_files import files_of
-from lance_core.versions.snapshot import History, Snapshot, load_at, read_history
+from lance_core.versions.snapshot import History, Snapshot, load_at, read_history, remember_own_commit
 
 ATTEMPTS = 100
 """Default for the maximum number of puts of one commit. The deadline of the back-off usually ends it earlier. A lost
@@ -265,8 +265,10 @@ class _CommitLoop:
         version_hint.write_hint(self._location.own_store, manifest.version)
         if openlineage.SWITCH in os.environ:
             self._announce(manifest, is_first=candidate.before is None)
+        snapshot = Snapshot(self._location.for_manifest(manifest), manifest, candidate.scheme)
+        remember_own_commit(snapshot)
         return CommitResult(
-            snapshot=Snapshot(self._location.for_manifest(manifest), manifest, candidate.scheme),
+            snapshot=snapshot,
             operation=candidate.operation,
             before=candidate.before,
             attempts=self._attempts + 1,

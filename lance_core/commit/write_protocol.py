@@ -211,7 +211,7 @@ def _on_newest_version(started: StartedWrite) -> StartedWrite:
         return replace(started, base=base)
     base.manifest.check_writable()
     check_manifest_store(base.location, base.manifest)  # another writer created the table, perhaps with another store
-    check_one_naming_scheme(base.location)
+    check_one_naming_scheme(base.location, base.version)
     return replace(started, location=base.location, base=base)
 
 
@@ -225,7 +225,7 @@ def begin(
     if isinstance(base, Snapshot):
         check_not_detached(base)
         check_manifest_store(location, base.manifest)
-        check_one_naming_scheme(location)
+        check_one_naming_scheme(location, base.version)
     uuid = str(runtime.new_uuid())
     started_at = ClockReading.now(runtime)
     if intent is None:

@@ -147,7 +147,7 @@ class TableReading(TableBase):
         >>> table.version, table.refresh().version
         (1, 2)
         """
-        return self._at(load_latest(self._location))
+        return self._at(load_latest(self._location, self._snapshot))
 
     # Properties of the version
 

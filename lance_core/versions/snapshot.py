@@ -5,8 +5,8 @@ The newest version is the highest name in `_versions/`. If its manifest is damag
 it: falling back to an older version would hide rows whose commit was acknowledged.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from lance_core.coordination.single_flight import SingleFlight
 from lance_core.datafiles.manifest_completion import with_counts, with_lineage
@@ -20,7 +20,7 @@ from lance_core.format.operations import Clone
 from lance_core.format.transaction import Transaction
 from lance_core.limits import MANIFEST_BYTES, TRANSACTION_BYTES
 from lance_core.storage.lru_cache import LruCache
-from lance_core.storage.store import ObjectInfo, SupportsOrderedListing, read_decoded
+from lance_core.storage.store import ObjectDetails, ObjectInfo, SupportsOrderedListing, read_decoded
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
@@ -33,6 +33,8 @@ class Snapshot:
     location: Location
     manifest: Manifest
     scheme: NamingScheme
+    tag: str = field(default="", compare=False, repr=False)
+    """Identifier of the content of the manifest's file, if a listing showed one before the file was read."""
 
     @property
     def version(self) -> Version:
@@ -45,6 +47,13 @@ class Versions:
 
     numbers: tuple[Version, ...]
     scheme: NamingScheme
+    listed: Mapping[Version, ObjectInfo] = field(default_factory=dict, compare=False, repr=False)
+    """Files of the manifests, as far as a listing showed them."""
+
+    def tag_of(self, version: Version) -> str:
+        """Return the identifier of the content of a manifest; an empty string if it is unknown."""
+        info = self.listed.get(version)
+        return info.tag if isinstance(info, ObjectDetails) else ""
 
 
 def list_versions(location: Location) -> Versions:
@@ -54,26 +63,33 @@ def list_versions(location: Location) -> Versions:
 
 def versions_of(location: Location, listed: Iterable[ObjectInfo]) -> Versions:
     """Return the versions among the listed objects of the directory of manifests, as `list_versions` does."""
-    names = [each.path.rpartition("/")[2] for each in listed]
-    parsed = [version for name in names if (version := naming.parse_manifest_name(name))]
-    schemes = {scheme for _number, scheme in parsed}
+    found = [(parsed, each) for each in listed if (parsed := naming.parse_manifest_name(_name_of(each)))]
+    schemes = {scheme for (_number, scheme), _info in found}
     if len(schemes) > 1:
         raise _mixed_names_error(location)
-    return Versions(tuple(sorted(number for number, _scheme in parsed)), schemes.pop() if schemes else NamingScheme.V2)
+    infos = {number: info for (number, _scheme), info in found}
+    return Versions(tuple(sorted(infos)), schemes.pop() if schemes else NamingScheme.V2, infos)
 
 
-def check_one_naming_scheme(location: Location) -> None:
+def _name_of(info: ObjectInfo) -> str:
+    return info.path.rpartition("/")[2]
+
+
+def check_one_naming_scheme(location: Location, newest: Version | None = None) -> None:
     """Raise `Corrupt` if manifests of both naming schemes exist. A writer must not continue one of two histories, and
     the newest version is often found without a listing. Each process checks a table once.
 
     Names of the old scheme sort before or after all names of the new one. On an ordered store, every search for the
-    newest version lists the names that sort first, so this function lists only those that sort last."""
+    newest version lists the names that sort first, so this function lists only those that sort last. If the version
+    `newest` has a low number, it lists nothing: `read_history`, which every commit calls, lists all names at once."""
     if _uniform_names.get(location.key):
         return
     store = location.store
+    if newest is not None and newest < _LISTED_WHOLE_MAX and isinstance(location.own_store, SupportsOrderedListing):
+        return
     if isinstance(store, SupportsOrderedListing):
         listed = store.list(naming.VERSIONS, start_after=_AFTER_NEW_NAMES)
-        schemes = [parsed[1] for info in listed if (parsed := naming.parse_manifest_name(info.path.rpartition("/")[2]))]
+        schemes = [parsed[1] for info in listed if (parsed := naming.parse_manifest_name(_name_of(info)))]
         if NamingScheme.V1 in schemes:
             list_versions(location)
     else:
@@ -85,6 +101,30 @@ _AFTER_NEW_NAMES = "18446744073709551616"
 """Name that sorts after all names of the new scheme, which begin with a number below 2**64."""
 _uniform_names: LruCache[Hashable, bool] = LruCache(1000)
 """Tables that passed `check_one_naming_scheme`."""
+_PAGE_NAMES = 1000
+"""Names in one page of a listing."""
+_LISTED_WHOLE_MAX = 300
+"""Number up to which a writer lists all versions of a table in one request, which is then shorter than two requests;
+they and the few other files of their directory fit in one page."""
+_own_commits: LruCache[Hashable, Snapshot] = LruCache(16 << 20)
+"""Small versions that this process has committed, by location and number."""
+_OWN_COMMIT_BYTES_MAX = 1 << 20
+
+
+def remember_own_commit(snapshot: Snapshot) -> None:
+    """Remember a version that this process has created, so that its next commit on an object store need not read it."""
+    size = len(snapshot.manifest.encode())
+    if size <= _OWN_COMMIT_BYTES_MAX and isinstance(snapshot.location.own_store, SupportsOrderedListing):
+        _own_commits.put((snapshot.location.key, snapshot.version), snapshot, weight=size)
+
+
+def _own_commit(location: Location, version: Version, versions: Versions) -> Snapshot | None:
+    """Return a version that this process has created, if a listing still shows a manifest of its size."""
+    info = versions.listed.get(version)
+    own = None if info is None else _own_commits.get((location.key, version))
+    if info is None or own is None or own.location.access != location.access:
+        return None
+    return own if own.scheme is versions.scheme and info.size == len(own.manifest.encode()) else None
 
 
 def _mixed_names_error(location: Location) -> Corrupt:
@@ -98,15 +138,15 @@ def _mixed_names_error(location: Location) -> Corrupt:
 
 def table_exists(location: Location) -> bool:
     """Return whether a table exists. A directory with files of writers that never committed is not a table."""
-    return bool(version_hint.find_newest(location.own_store) or list_versions(location).numbers)
+    return bool(_list_newest(location).numbers)
 
 
-def load_latest(location: Location) -> Snapshot:
-    """Load the newest version.
+def load_latest(location: Location, known: Snapshot | None = None) -> Snapshot:
+    """Load the newest version; `known` was loaded before, and is returned if a listing shows that it is the newest.
 
     Concurrent threads share one load: separate loads would return the same version, and slow each other down.
     """
-    snapshot = shared_loads.do((location.key, location.access.bases), lambda: _load_latest(location))
+    snapshot = shared_loads.do((location.key, location.access.bases), lambda: _load_latest(location, known))
     if snapshot.location is location:
         return snapshot
     if snapshot.location.access != location.access:
@@ -118,13 +158,21 @@ shared_loads: "SingleFlight[Snapshot]" = SingleFlight()
 """Loads of newest versions that concurrent threads share."""
 
 
-def _load_latest(location: Location) -> Snapshot:
-    head, scheme = version_hint.find_newest(location.own_store) or _newest_listed(location)
+def _load_latest(location: Location, known: Snapshot | None = None) -> Snapshot:
+    versions = _list_newest(location)
+    if not versions.numbers:
+        raise _no_table_error(location)
+    head, scheme, tag = versions.numbers[-1], versions.scheme, versions.tag_of(versions.numbers[-1])
+    if known is not None and tag and (known.version, known.scheme, known.tag) == (head, scheme, tag):
+        return known
     try:
-        return load_named(location, head, scheme)
+        return replace(load_named(location, head, scheme), tag=tag)
     except NotFound:
         # Other writers may have committed since, and a cleanup may have removed this version.
-        if _newest_listed(location)[0] <= head:
+        newest = list_versions(location).numbers
+        if not newest:
+            raise _no_table_error(location) from None
+        if newest[-1] <= head:
             raise
         return _load_latest(location)
     except Corrupt as error:
@@ -146,7 +194,7 @@ def load_at(location: Location, version: Version) -> Snapshot:
             continue
     numbers = list_versions(location).numbers
     if not numbers:
-        raise NotFound(f"there is no Lance table at {location.uri}; create one, or check the path")
+        raise _no_table_error(location)
     raise NotFound(f"{location.uri} has no version {version}; it has {format_ranges(numbers)}")
 
 
@@ -198,7 +246,7 @@ def read_history(
     that is known to exist even if a listing does not show it yet. Without `list_newest` nothing is listed, and newer
     versions may exist.
     """
-    versions = _list_newest(location) if list_newest or base is None else Versions((), base.scheme)
+    versions = _list_before_commit(location, since) if list_newest or base is None else Versions((), base.scheme)
     seen = [*versions.numbers[-1:], *(committed.version for committed in known[-1:]), *([base.version] if base else [])]
     seen += [existing] if existing else []
     if not seen:
@@ -214,7 +262,8 @@ def read_history(
     for version in map(Version, range(since + 1, newest + 1)):
         if version not in loaded:
             try:
-                snapshot = head if version == newest and head else load_named(location, version, versions.scheme)
+                snapshot = head if version == newest and head else _own_commit(location, version, versions)
+                snapshot = snapshot or load_named(location, version, versions.scheme)
             except NotFound:
                 if version == newest:
                     raise
@@ -251,18 +300,37 @@ def load_named(location: Location, version: Version, scheme: NamingScheme) -> Sn
     return Snapshot(version_location, manifest, scheme)
 
 
-def _list_newest(location: Location) -> Versions:
-    """Return the newest version, and perhaps others."""
-    if newest := version_hint.find_newest(location.own_store):
-        return Versions((newest[0],), newest[1])
-    return list_versions(location)
+def _list_newest(location: Location, *, names_max: int = version_hint.FIRST_NAMES) -> Versions:
+    """Return the newest version, and perhaps others; no version if there is no table. On an ordered store, list this
+    many names, and all names only if they do not show the newest version."""
+    store = location.own_store
+    if not isinstance(store, SupportsOrderedListing):
+        newest, listed = version_hint.find_newest(store), []
+    else:
+        listed = [*store.list_first(naming.VERSIONS, names_max)]
+        if len(listed) < names_max:  # the whole directory
+            versions = versions_of(location, listed)
+            _uniform_names.put(location.key, True)
+            return versions
+        newest = version_hint.newest_of_first(listed)
+    if newest is None:
+        return list_versions(location)
+    parsed = ((naming.parse_manifest_name(_name_of(info)), info) for info in listed)
+    return Versions((newest[0],), newest[1], {each[0]: info for each, info in parsed if each})
 
 
-def _newest_listed(location: Location) -> tuple[Version, NamingScheme]:
-    versions = list_versions(location)
-    if not versions.numbers:
-        raise NotFound(f"there is no Lance table at {location.uri}; create one, or check the path")
-    return versions.numbers[-1], versions.scheme
+def _list_before_commit(location: Location, since: Version) -> Versions:
+    """Return the newest version, and perhaps others, for a writer. Raise `Corrupt` if manifests of both naming schemes
+    exist."""
+    if not isinstance(location.own_store, SupportsOrderedListing) or _uniform_names.get(location.key):
+        return _list_newest(location)
+    versions = _list_newest(location, names_max=_PAGE_NAMES if since < _LISTED_WHOLE_MAX else version_hint.FIRST_NAMES)
+    check_one_naming_scheme(location)
+    return versions
+
+
+def _no_table_error(location: Location) -> NotFound:
+    return NotFound(f"there is no Lance table at {location.uri}; create one, or check the path")
 
 
 def format_ranges(numbers: Sequence[Version]) -> str:

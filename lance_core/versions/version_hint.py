@@ -13,6 +13,7 @@ directory is listed.
 """
 
 import json
+from collections.abc import Iterable
 from datetime import timedelta
 
 from lance_core.errors import LanceError
@@ -23,7 +24,8 @@ from lance_core.storage.store import ObjectInfo, ReportsLastChange, Store, Suppo
 
 HINT = f"{naming.VERSIONS}/latest_version_hint.json"
 _PROBES_MAX = 1000
-_FIRST_NAMES = 20
+FIRST_NAMES = 20
+"""Names that a search for the newest version lists on an ordered store."""
 _BYTES_MAX = 64
 HINT_DELAY_MAX = timedelta(seconds=30)
 """Maximum time after a version at which its hint is still valid."""
@@ -57,9 +59,13 @@ def _is_fresh(hint_info: ObjectInfo | None, manifest_info: ObjectInfo) -> bool:
 
 
 def _newest_of_first_names(store: SupportsOrderedListing) -> tuple[Version, NamingScheme] | None:
-    """Find the newest version among the first names of a listing. Some of them may not be versions. Names of the old
-    scheme do not sort by version, so they give no answer."""
-    names = [info.path.rpartition("/")[2] for info in store.list_first(naming.VERSIONS, _FIRST_NAMES)]
+    return newest_of_first(store.list_first(naming.VERSIONS, FIRST_NAMES))
+
+
+def newest_of_first(listed: Iterable[ObjectInfo]) -> tuple[Version, NamingScheme] | None:
+    """Return the newest version, given the first names of a sorted listing. Some of them may not be versions. Names of
+    the old scheme do not sort by version, so they give no answer."""
+    names = [info.path.rpartition("/")[2] for info in listed]
     versions = [parsed for name in names if (parsed := naming.parse_manifest_name(name))]
     if not versions or any(scheme is NamingScheme.V1 for _, scheme in versions):
         return None

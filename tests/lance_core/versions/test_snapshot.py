@@ -1,8 +1,40 @@
-"""History of a snapshot: a repeated read reuses the commits that are known already."""
+"""Snapshots: what is known is not read again, and a writer refuses a table with manifests of both naming schemes."""
 
+from collections.abc import Sequence
+
+import pytest
+
+from lance_core.errors import Corrupt
 from lance_core.format.ids import Version
-from lance_core.versions.snapshot import History, read_history
+from lance_core.format.operations import Append
+from lance_core.storage.memory import MemoryStore
+from lance_core.storage.store import ObjectInfo, SupportsOrderedListing
+from lance_core.versions import snapshot
+from lance_core.versions.snapshot import History, load_latest, read_history
 from tests.lance_core.in_memory_table import FaultyStore, InMemoryTable
+
+
+class OrderedStore(MemoryStore, SupportsOrderedListing):
+    """Store that lists in the order of names, page by page, and records the paths that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+
+    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+        return self.list(directory)[:count]
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        self.reads.append(path)
+        return super().read(path, start, length)
+
+
+def table_with_versions(count: int) -> InMemoryTable:
+    table = InMemoryTable(OrderedStore())
+    table.create("f1")
+    for number in range(2, count + 1):
+        table.append(f"f{number}", writer=number)
+    return table
 
 
 def test_known_commits_are_not_read_again() -> None:
@@ -22,3 +54,47 @@ def test_known_commits_are_not_read_again() -> None:
     assert again.head.manifest.encode() == first.head.manifest.encode()
     assert again.others == first.others
     assert [path for call, path in store.calls if call == "read"] == [first.head.manifest.path]
+
+
+def test_a_commit_does_not_read_the_own_commits_before_it() -> None:
+    table = table_with_versions(2)
+    base = table.at(1)
+    assert isinstance(table.store, OrderedStore)
+    table.store.reads.clear()
+    history = read_history(table.location(), base.version, base=base)
+    assert history is not None
+    assert (history.head.version, [each.version for each in history.others]) == (2, [2])
+    assert table.store.reads == []
+
+
+def test_a_replaced_version_of_our_own_is_read() -> None:
+    """The table was replaced by another one, whose version 2 has another size."""
+    table, other = table_with_versions(2), table_with_versions(1)
+    other.append("file-with-a-long-name")
+    base, path = table.at(1), other.at(2).manifest.path
+    table.store.put(path, other.store.read(path))
+    history = read_history(table.location(), base.version, base=base)
+    assert history is not None
+    assert history.head.manifest.encode() == other.store.read(path)
+
+
+@pytest.mark.parametrize(("count", "page"), [(3, 1000), (25, 1000), (25, 20), (31, 1000)])
+@pytest.mark.parametrize("stray", ["1.manifest", "7.manifest"])
+def test_a_writer_refuses_both_naming_schemes(
+    monkeypatch: pytest.MonkeyPatch, count: int, page: int, stray: str
+) -> None:
+    """Names of the old scheme sort before or after those of the new one, and the first names of a listing may not show
+    them. The table is listed whole, or its last names are listed as well."""
+    monkeypatch.setattr(snapshot, "_LISTED_WHOLE_MAX", 30)
+    monkeypatch.setattr(snapshot, "_PAGE_NAMES", page)
+    written = table_with_versions(count)
+    table = InMemoryTable(OrderedStore())  # another process, which has not checked the table
+    for info in written.store.walk("_versions"):
+        table.store.put(info.path, written.store.read(info.path))
+    base = load_latest(table.location())
+    snapshot._uniform_names.clear()  # the load of a small table has seen all names
+    table.store.put(f"_versions/{stray}", b"")
+    names = [info.path for info in table.store.walk("_versions")]
+    with pytest.raises(Corrupt, match="both naming schemes"):
+        table.write(Append(table.fragments("new")), base=base, writer=99)
+    assert [info.path for info in table.store.walk("_versions")] == names
