@@ -15,6 +15,9 @@ OPENED, BATCH, BYTES, ERROR, END = b"O", b"A", b"B", b"E", b"X"
 ROW_COUNT = struct.Struct("<Q")
 """Start of an `OPENED` frame; the Arrow schema follows."""
 
+OPEN_AHEAD_MAX = 32
+"""Files that a decoder opens at the same time."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
@@ -37,7 +40,7 @@ class Request:
     """Request to the decoder."""
 
     operation: str
-    """One of `open`, `read`, `next` and `buffer`."""
+    """One of `open`, `open_ahead`, `read`, `next` and `buffer`."""
     file: FileReference | None = None
     columns: tuple[str, ...] = ()
     start: int = 0
@@ -49,6 +52,8 @@ class Request:
     closed: tuple[int, ...] = ()
     """Reads that have been given up."""
     number: int = 0
+    paths: tuple[tuple[str, int | None], ...] = ()
+    """Paths and sizes of the files to open ahead, in the store of `file`."""
 
     def encode(self) -> bytes:
         described = {name: getattr(self, name) for name in _IN_JSON}
@@ -66,6 +71,7 @@ class Request:
             file["identity"] = tuple(file["identity"])
             described["file"] = FileReference(**file)
         described["columns"] = tuple(described["columns"])
+        described["paths"] = tuple((path, size) for path, size in described["paths"])
         has_rows = described.pop("has_rows")
         return cls(**described, rows=data[ROW_COUNT.size + length :] if has_rows else None)
 
@@ -74,7 +80,7 @@ class Request:
         return self.rows is not None
 
 
-_IN_JSON = ("operation", "columns", "start", "count", "cursor", "closed", "number", "has_rows")
+_IN_JSON = ("operation", "columns", "start", "count", "cursor", "closed", "number", "paths", "has_rows")
 
 
 class ConnectionLost(Exception):

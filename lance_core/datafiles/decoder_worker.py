@@ -15,8 +15,10 @@ import socket
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,7 @@ from lance_core.datafiles.decoder_protocol import (
     BYTES,
     END,
     ERROR,
+    OPEN_AHEAD_MAX,
     OPENED,
     ROW_COUNT,
     ConnectionLost,
@@ -114,6 +117,9 @@ class _Decoder:
         if request.operation == "next":
             return self._next_batch(request.cursor)
         assert request.file is not None
+        if request.operation == "open_ahead":
+            self._open_ahead([replace(request.file, path=path, size=size) for path, size in request.paths])
+            return END, b""
         reader = self._open(request.file, request.columns)
         if request.operation == "open":
             return OPENED, ROW_COUNT.pack(reader.row_count) + memoryview(reader.schema.serialize())
@@ -126,16 +132,27 @@ class _Decoder:
         )
         return self._next_batch(request.cursor)
 
+    def _open_ahead(self, files: Sequence[FileReference]) -> None:
+        """Open files at the same time. One that cannot be opened is opened again when it is asked for, which reports
+        the error."""
+
+        def open_one(file: FileReference) -> LanceFileReader | None:
+            with suppress(LanceError):
+                return _open_reader(file, ())
+            return None
+
+        unopened = [file for file in files[:OPEN_AHEAD_MAX] if file not in self._readers]
+        with ThreadPoolExecutor(OPEN_AHEAD_MAX) as threads:
+            for file, reader in zip(unopened, threads.map(open_one, unopened), strict=True):
+                if reader is not None:
+                    self._readers[file] = reader
+        while len(self._readers) > _OPEN_FILES_MAX:
+            self._readers.popitem(last=False)
+
     def _open(self, file: FileReference, columns: tuple[str, ...]) -> LanceFileReader:
         reader = self._readers.get(file)
         if reader is None:
-            store = _open_store(file)
-            is_local = isinstance(store, LocalStore)  # it may be replaced after the check of the other process
-            checked = check_file(store, file.path, file.size) if is_local else UNCHECKED
-            reader = LanceFileReader(store, file.path, checked, columns)
-            if file.describe:
-                reader = reader.with_descriptors()
-            self._readers[file] = reader
+            reader = self._readers[file] = _open_reader(file, columns)
             if len(self._readers) > _OPEN_FILES_MAX:
                 self._readers.popitem(last=False)
         self._readers.move_to_end(file)
@@ -158,6 +175,14 @@ class _Decoder:
             self._cursors.pop(cursor, None)
             raise
         return BATCH, _encode_batch(batch)
+
+
+def _open_reader(file: FileReference, columns: tuple[str, ...]) -> LanceFileReader:
+    store = _open_store(file)
+    is_local = isinstance(store, LocalStore)  # it may be replaced after the check of the other process
+    checked = check_file(store, file.path, file.size) if is_local else UNCHECKED
+    reader = LanceFileReader(store, file.path, checked, columns)
+    return reader.with_descriptors() if file.describe else reader
 
 
 def _open_store(file: FileReference) -> TableStore:

@@ -11,16 +11,26 @@ import itertools
 import json
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_core.datafiles.codec import RowRange, Rows
+from lance_core.datafiles.codec import FileToRead, RowRange, Rows
 from lance_core.datafiles.decoder_process import DecoderEnded, DecoderProcess, DecoderUnavailable, pool
-from lance_core.datafiles.decoder_protocol import BATCH, BYTES, ERROR, OPENED, ROW_COUNT, FileReference, Request
-from lance_core.datafiles.file_checks import CheckedFile
+from lance_core.datafiles.decoder_protocol import (
+    BATCH,
+    BYTES,
+    ERROR,
+    OPEN_AHEAD_MAX,
+    OPENED,
+    ROW_COUNT,
+    FileReference,
+    Request,
+)
+from lance_core.datafiles.file_checks import UNCHECKED, CheckedFile
 from lance_core.errors import Corrupt, LanceError, NotFound, StorageError, Unsupported
 from lance_core.limits import DECODER_BYTES, DECODER_SECONDS, CapExceeded
 from lance_core.storage.factory import TableStore
@@ -33,6 +43,17 @@ _ATTEMPTS = 5
 _T = TypeVar("_T")
 _Remaining = tuple[int, int, bytes | None]
 """First row, number of rows, and the numbers of single rows, that a read still has to return."""
+
+
+def open_ahead(store: TableStore, files: Sequence[FileToRead]) -> None:
+    """Let a process open files of an object store at the same time, for the readers that are created next. Whatever
+    goes wrong here is reported by the reader of the file."""
+    if len(files) < 2:
+        return
+    first = FileReference(store.description, tuple(store.codec_options), files[0].path, UNCHECKED.identity, None)
+    paths = tuple((file.path, file.size) for file in files[:OPEN_AHEAD_MAX])
+    with suppress(DecoderEnded, DecoderUnavailable):
+        pool.get().request(Request("open_ahead", first, paths=paths))
 
 
 class IsolatedReader:

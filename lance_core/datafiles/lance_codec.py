@@ -99,6 +99,13 @@ class LanceCodec:
 
         return IsolatedReader(self.store, path, checked, tuple(columns), size=size)
 
+    def open_ahead(self, files: Sequence[FileToRead]) -> None:
+        """Open untrusted files of an object store at the same time, so that opening each of them next is fast."""
+        if not self.trusted and not isinstance(self.store, LocalStore):
+            from lance_core.datafiles.isolated_reader import open_ahead  # imports modules that start processes
+
+            open_ahead(self.store, files)
+
     def join(self, files: Sequence[FileToRead], columns: Sequence[str]) -> JoinedReader | None:
         if not self.trusted or not files or not columns:
             return None

@@ -16,6 +16,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
 from lance_core.fsck.report import Finding, Repair, RepairKind, Severity
 from lance_core.runtime import SYSTEM_RUNTIME
+from lance_core.storage.concurrency import map_requests
 from lance_core.storage.store import ReportsLastChange, Store
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
@@ -30,12 +31,13 @@ def check_intents(location: Location, version_by_uuid: Mapping[str, Version], ne
     """Check the intent records. `version_by_uuid` maps the uuids of transactions, and of their parts, to versions, for
     all versions that can be read."""
     existing = set(version_by_uuid.values())
-    for info in location.store.list(idempotency.DIRECTORY):
-        try:
-            record = idempotency.read_record(location.store, info.path)
-        except NotFound:
+    listed = location.store.list(idempotency.DIRECTORY)
+    records = map_requests(location.store, lambda info: _read_or_error(location.store, info.path), listed)
+    for info, record in zip(listed, records, strict=True):
+        if isinstance(record, NotFound):
             continue
-        except LanceError as error:
+        if isinstance(record, LanceError):
+            error = record
             what = error.what if isinstance(error, Corrupt) else f"it could not be read: {error}"
             repair = (
                 "Cleanup removes no orphan files while it is younger than their grace period. Find out whether its "
@@ -65,6 +67,13 @@ def check_intents(location: Location, version_by_uuid: Mapping[str, Version], ne
         elif recorded in existing and committed != recorded:
             what = f"{subject} was committed as version {recorded}, which is now another change: the table was reset"
             yield Finding(Severity.WARNING, "intent_elsewhere", info.path, what, _LOST_COMMIT_REPAIR)
+
+
+def _read_or_error(store: Store, path: str) -> IntentRecord | LanceError:
+    try:
+        return idempotency.read_record(store, path)
+    except LanceError as error:
+        return error
 
 
 def check_leases(location: Location) -> Iterator[Finding]:

@@ -1,13 +1,16 @@
 """Examination of a table: naming schemes, all versions from the oldest on, the files that they reference, references,
 orphan files and auxiliary records. Start with `examine`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, LanceError, NotFound
 from lance_core.format import naming, refs
+from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.transaction import Transaction
@@ -25,16 +28,20 @@ from lance_core.fsck.damaged_head import find_damaged_head, load_fully, unreadab
 from lance_core.fsck.data_check import DataCheck
 from lance_core.fsck.files import FileChecker
 from lance_core.fsck.hash_chain import Link
+from lance_core.fsck.read_ahead import FilesAhead
 from lance_core.fsck.report import Extent, Finding, Report, Severity
 from lance_core.index.coverage import Coverage, combined_coverage, follow_reuse
 from lance_core.progress import track
-from lance_core.storage.concurrency import map_requests
+from lance_core.storage.concurrency import ConcurrentCalls, map_requests
 from lance_core.transactions.fold import parts_of, uuids_of
 from lance_core.versions.file_inventory import BranchFiles, list_files, references_of, references_of_other_branches
 from lance_core.versions.location import Location
 from lance_core.versions.recorded_files import RecordedFiles
 from lance_core.versions.snapshot import Snapshot, format_ranges, load_transaction
 
+_VERSIONS_AHEAD_MAX = 64
+_BYTES_AHEAD_MAX = 64 << 20
+"""Bytes of manifests whose files are announced before they are checked."""
 _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
@@ -55,9 +62,10 @@ def examine(location: Location, extent: Extent | Version = Extent.ALL, data: Dat
     examined = _versions_in(location, numbers, extent)
     examination = _Examination(location, {info.path: info.size for _key, info in list_files(location)}, findings)
     loaded = map_requests(location.own_store, lambda version: _load_or_error(location, version), examined)
-    for version, (found, transaction) in zip(track(examined, "check versions", "versions"), loaded, strict=True):
+    ahead = examination.read_ahead(loaded)
+    for version, (found, transaction, added) in zip(track(examined, "check versions", "versions"), ahead, strict=True):
         if isinstance(found, Snapshot):
-            examination.add_version(found, transaction)
+            examination.add_version(found, added, transaction)
             continue
         path = by_number[version]
         if version == numbers[-1]:
@@ -91,7 +99,8 @@ class _Examination:
 
     def __init__(self, location: Location, sizes: Mapping[str, int], findings: list[Finding]) -> None:
         self.location, self.sizes, self.findings = location, sizes, findings
-        self.files, self.blobs = FileChecker(dict(sizes)), BlobChecker(dict(sizes))
+        self.files_ahead = FilesAhead(location)
+        self.files, self.blobs = FileChecker(dict(sizes), self.files_ahead), BlobChecker(dict(sizes))
         self.fragments: set[bytes] = set()
         self.referenced: set[str] = set()
         self.has_all_references = True
@@ -106,11 +115,42 @@ class _Examination:
         self.links += Link.of_unreadable(self.location, version, path)
         self._previous, self.has_all_references = None, False
 
-    def add_version(self, snapshot: Snapshot, loaded_transaction: "_LoadedTransaction") -> None:
+    def read_ahead(
+        self, loaded: Iterable[tuple[Snapshot | LanceError, "_LoadedTransaction"]]
+    ) -> Iterator[tuple[Snapshot | LanceError, "_LoadedTransaction", Sequence[Fragment]]]:
+        """Yield the loaded versions with the fragments that no version before has. The files of some of the following
+        versions are announced, so that they are read together."""
+        window: deque[tuple[Snapshot | LanceError, _LoadedTransaction, Sequence[Fragment]]] = deque()
+        window_bytes = 0
+        for found, transaction in loaded:
+            added = self._new_fragments(found.manifest) if isinstance(found, Snapshot) else ()
+            self.files_ahead.expect(added)
+            window.append((found, transaction, added))
+            window_bytes += _manifest_bytes(found)
+            while len(window) > _VERSIONS_AHEAD_MAX or (len(window) > 1 and window_bytes > _BYTES_AHEAD_MAX):
+                window_bytes -= _manifest_bytes(window[0][0])
+                yield window.popleft()
+        yield from window
+
+    def _new_fragments(self, manifest: Manifest) -> Sequence[Fragment]:
+        """Return the fragments that no version before has, since an unchanged fragment is examined only in the oldest
+        version that has it."""
+        added = []
+        for fragment in manifest.fragments:
+            fingerprint = fragment.encode()
+            if fingerprint not in self.fragments:
+                self.fragments.add(fingerprint)
+                added.append(fragment)
+        return added
+
+    def add_version(
+        self, snapshot: Snapshot, added: Sequence[Fragment], loaded_transaction: "_LoadedTransaction"
+    ) -> None:
+        """Check a version; `added` are its fragments that no version before has."""
         manifest = snapshot.manifest
         self.newest = snapshot
         self.recorded.add(snapshot)
-        self.findings += _check_version(snapshot, self.files, self.blobs, self.fragments)
+        self.findings += _check_version(snapshot, added, self.files, self.blobs)
         transaction, findings = loaded_transaction
         self.findings += findings or _check_transaction(snapshot, transaction, self.uuids)
         self.findings += auxiliary_records.check_transaction_file(self.location, manifest, transaction, self.sizes)
@@ -134,16 +174,25 @@ def _check_newest(examination: _Examination, extent: Extent | Version, writer_lo
         yield from _check_coverage(examination.newest)
     except Corrupt:
         pass  # the index section or the fragments it covers, already reported as damaged
-    branch_files, findings = _find_branch(examination.location, examination.newest.manifest)
+    location, newest = examination.location, examination.newest
+    branch_files, findings = _find_branch(location, newest.manifest)
     yield from findings
+    checks: list[Callable[[], Iterator[Finding]]] = []
     if branch_files is not None:
-        yield from references.check_references(branch_files)
+        checks.append(partial(references.check_references, branch_files))
         if examination.has_all_references and extent is Extent.ALL:
-            yield from _find_orphans(branch_files, examination.referenced)
+            checks.append(partial(_find_orphans, branch_files, examination.referenced))
     if extent is Extent.ALL:
-        yield from auxiliary_records.check_intents(examination.location, examination.uuids, examination.newest)
-        yield from auxiliary_records.check_leases(examination.location)
-        yield from references.check_clones(examination.location.store)
+        checks.append(partial(auxiliary_records.check_intents, location, examination.uuids, newest))
+        checks.append(partial(auxiliary_records.check_leases, location))
+        checks.append(partial(references.check_clones, location.store))
+    with ConcurrentCalls(location.own_store) as calls:
+        for result in [calls.start(partial(_all_findings, check)) for check in checks]:
+            yield from result()
+
+
+def _all_findings(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    return list(check())
 
 
 def _versions_in(location: Location, numbers: Sequence[Version], extent: Extent | Version) -> Sequence[Version]:
@@ -175,15 +224,16 @@ def _check_naming_schemes(manifest_names: Sequence[tuple[str, Version]]) -> Iter
         )
 
 
-def _check_version(snapshot: Snapshot, files: FileChecker, blobs: BlobChecker, seen: set[bytes]) -> Iterator[Finding]:
+def _manifest_bytes(found: Snapshot | LanceError) -> int:
+    return len(found.manifest.encode()) if isinstance(found, Snapshot) else 0
+
+
+def _check_version(
+    snapshot: Snapshot, added: Sequence[Fragment], files: FileChecker, blobs: BlobChecker
+) -> Iterator[Finding]:
     manifest = snapshot.manifest
     yield from manifests.check_version(manifest)
-    for fragment in manifest.fragments:
-        # An unchanged fragment is examined only in the oldest version that has it.
-        fingerprint = fragment.encode()
-        if fingerprint in seen:
-            continue
-        seen.add(fingerprint)
+    for fragment in added:
         findings = list(manifests.check_fragment(manifest, fragment))
         yield from findings
         if not any(finding.rule == "fragment" for finding in findings):

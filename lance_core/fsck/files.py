@@ -9,7 +9,7 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
-from lance_core.datafiles.fragment_reader import count_file_rows, read_deletions
+from lance_core.datafiles.fragment_reader import count_file_rows
 from lance_core.errors import Corrupt, InvalidInput, LanceError, NotFound, Unsupported
 from lance_core.format.fragment import DataFile, DeletionFile, Fragment
 from lance_core.format.ids import RowId
@@ -18,6 +18,7 @@ from lance_core.format.overlay import overlays_of
 from lance_core.format.row_id_index import FragmentRowIds, RowIdIndex
 from lance_core.format.row_lineage import RowIdSequence
 from lance_core.fsck.manifests import OVERWRITE, error, warning
+from lance_core.fsck.read_ahead import FilesAhead
 from lance_core.fsck.report import Finding
 from lance_core.versions.location import Location
 
@@ -27,9 +28,10 @@ _MISSING_REPAIR = "Restore it from a copy, delete the rows of its fragment, or r
 class FileChecker:
     """Checks files, and remembers those that are already checked."""
 
-    def __init__(self, sizes: dict[str, int]) -> None:
+    def __init__(self, sizes: dict[str, int], ahead: FilesAhead) -> None:
         """Prepare the checks. `sizes` are the sizes of the table's own files, from a listing."""
         self._sizes = sizes
+        self._ahead = ahead
         self._seen: set[str] = set()
         self._rows: dict[str, int] = {}
         self._deleted: dict[str, npt.NDArray[np.uint32]] = {}
@@ -146,6 +148,7 @@ class FileChecker:
 
     def _count_rows(self, location: Location, manifest: Manifest, file: DataFile) -> Iterator[Finding]:
         try:
+            self._ahead.before_opening(file)
             self._rows[file.qualified_path] = count_file_rows(location.store, location.codec, file)
         except Unsupported as found:
             yield warning(
@@ -164,7 +167,7 @@ class FileChecker:
         self, location: Location, manifest: Manifest, fragment: Fragment, place: str
     ) -> Iterator[Finding]:
         try:
-            vector = read_deletions(location.store, fragment)
+            vector = self._ahead.read_deletions(location.store, fragment)
         except (Corrupt, NotFound, Unsupported) as found:
             repair = "Restore it from a copy, or restore a version before the delete: the deleted rows are unknown."
             yield error(manifest, "deletion_file", f"it cannot be read: {found}", repair, path=place)
