@@ -10,6 +10,7 @@ index type answers for nothing. A fragment whose coverage is uncertain is not cl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from uuid import UUID
 
 from pyroaring import BitMap
 
@@ -125,8 +126,13 @@ class Coverage:
         fingerprints are interchangeable."""
         if self._base.manifest.has_stable_row_ids and not segment.metadata.stores_addresses:
             return ()
+        return (self._reuse_uuid, bytes(segment.covered.serialize()))
+
+    @cached_property
+    def _reuse_uuid(self) -> UUID | None:
+        """Identity of the fragment reuse index of the version."""
         entry = reuse_entry(self._base.manifest.indices)
-        return (None if entry is None else entry.uuid, bytes(segment.covered.serialize()))
+        return None if entry is None else entry.uuid
 
     @cached_property
     def compaction_log(self) -> CompactionLog | None:

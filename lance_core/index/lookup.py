@@ -10,6 +10,7 @@ for all tables of the process. If a segment cannot be read, its fragments are sc
 import struct
 import warnings
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -34,12 +35,17 @@ from lance_core.index.access_path import (
 from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.index_type import Certainty, Leaf, Searcher
 from lance_core.index.verification import may_list_old_values, missed_fragments
+from lance_core.scan.parallel import map_in_order, threads_of
 from lance_core.scan.selection import FragmentSelection, RowSelector, Selection
+from lance_core.storage.local import LocalStore
 from lance_core.storage.lru_cache import LruCache
 from lance_core.versions.snapshot import Snapshot
 
 _VERSIONS_CACHED_MAX = 16
-_SEGMENTS_CACHED_MAX = 128
+_SEGMENTS_CACHED_MIN, _SEGMENTS_CACHED_MAX = 128, 1024
+"""Open segments that are cached: an ordered index of a growing table easily has more than a hundred."""
+_DESCRIPTORS_PER_SEGMENT = 4
+"""Share of the file descriptors of the process that a cached segment, which keeps one file open, is given."""
 _WARNED_MAX = 10_000
 CANDIDATES_READ_MAX = 4096
 """Number of candidate rows that a scan checks in less time than a search of another index takes."""
@@ -80,7 +86,20 @@ class IndexLookup:
 
 
 _versions: "LruCache[int, IndexLookup]" = LruCache(_VERSIONS_CACHED_MAX)
-_segments: "LruCache[Hashable, Searcher]" = LruCache(_SEGMENTS_CACHED_MAX)
+
+
+def _segments_capacity() -> int:
+    """Return how many open segments this process may cache within its limit of open files."""
+    try:
+        import resource
+    except ImportError:  # it exists on Unix only
+        return _SEGMENTS_CACHED_MIN
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    files_max = _SEGMENTS_CACHED_MAX * _DESCRIPTORS_PER_SEGMENT if limit == resource.RLIM_INFINITY else limit
+    return max(_SEGMENTS_CACHED_MIN, min(_SEGMENTS_CACHED_MAX, files_max // _DESCRIPTORS_PER_SEGMENT))
+
+
+_segments: "LruCache[Hashable, Searcher]" = LruCache(_segments_capacity())
 _warned: "set[tuple[str, str]]" = set()
 
 
@@ -161,7 +180,7 @@ class _Search:
                 return _NOTHING
 
     def _search_probe(self, probe: IndexProbe) -> CandidateRows:
-        results = [self._search_scope(probe, scope) for scope in probe.scopes]
+        results = self._search_scopes(probe)
         if len(results) == 1:
             return results[0]
         return CandidateRows(
@@ -169,6 +188,23 @@ class _Search:
             BitMap.union(BitMap(), *(result.exact for result in results)),
             BitMap.union(BitMap(), *(result.at_most for result in results)),
         )
+
+    def _search_scopes(self, probe: IndexProbe) -> Sequence[CandidateRows]:
+        """Return the candidates of each segment. Segments that are not open yet are opened at the same time; on an
+        object store, they are also searched at the same time, since a search reads pages."""
+        store, scopes = self._base.location.own_store, probe.scopes
+        search = partial(self._search_scope, probe)
+        if not isinstance(store, LocalStore):
+            return list(map_in_order(search, scopes, threads=threads_of(store)))
+        if len(scopes) > 1 and _segments.get(self._key(scopes[-1])) is None:
+            for _ in map_in_order(self._open_ahead, scopes):
+                pass
+        return [search(scope) for scope in scopes]
+
+    def _open_ahead(self, scope: SegmentScope) -> None:
+        """Open a segment before it is searched, which reports errors."""
+        with suppress(*UNREADABLE_ERRORS):
+            self._open_searcher(scope)
 
     def _search_scope(self, probe: IndexProbe, scope: SegmentScope) -> CandidateRows:
         """Return the candidates of one segment, and none if the segment cannot be read."""
@@ -231,10 +267,12 @@ class _Search:
         segment, index_type = scope.segment, scope.segment.kind
         assert index_type is not None
         open_segment = partial(self._coverage.segment_of, segment.metadata)
-        location = self._base.location
+        return _segments.get_or_create(self._key(scope), lambda: index_type.open(open_segment(), scope.column))
+
+    def _key(self, scope: SegmentScope) -> Hashable:
+        location, segment = self._base.location, scope.segment
         access = location.access
-        key = (location.uri, access.verify, access.trusted, segment.metadata.uuid, self._coverage.fingerprint(segment))
-        return _segments.get_or_create(key, lambda: index_type.open(open_segment(), scope.column))
+        return location.uri, access.verify, access.trusted, segment.metadata.uuid, self._coverage.fingerprint(segment)
 
 
 def _fragment_selections(
