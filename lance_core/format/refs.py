@@ -18,8 +18,9 @@ from typing import TypeGuard
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.ids import Version
 
-TAGS = "_refs/tags"
-BRANCHES = "_refs/branches"
+REFERENCES = "_refs"
+TAGS = f"{REFERENCES}/tags"
+BRANCHES = f"{REFERENCES}/branches"
 TREE = "tree"
 CLONES = "_lance_assets/clones"
 """In the source table, this directory holds one record for each shallow clone that this library made, since the clone

@@ -14,7 +14,7 @@ from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.storage.concurrency import map_requests
-from lance_core.storage.store import load_details, read_whole
+from lance_core.storage.store import ObjectInfo, load_details, read_whole
 from lance_core.versions.file_inventory import references_of
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import versions_of
@@ -86,10 +86,10 @@ class ManifestReader:
         self._kept: dict[str, bytes] = {}
         self._kept_bytes = 0
 
-    def preload(self) -> None:
-        """Read the first manifests of the branch, as far as they are kept."""
+    def preload(self, listed: Iterable[ObjectInfo]) -> None:
+        """Read the first manifests among the listed files, as far as they are kept."""
         store = self._location.store
-        names = ((info, info.path.rpartition("/")[2]) for info in load_details(store.list(naming.VERSIONS)))
+        names = ((info, info.path.rpartition("/")[2]) for info in load_details(listed))
         oldest_first = [info for info, name in names if naming.parse_manifest_name(name)][::-1]
         total = accumulate(info.size for info in oldest_first)
         small = [info.path for info, size in zip(oldest_first, total, strict=True) if size <= KEPT_BYTES_MAX]

@@ -22,7 +22,7 @@ from functools import partial
 
 from lance_core import validation
 from lance_core.coordination import progress
-from lance_core.coordination.leases import EXPIRY, SweepNotice, announce_sweep, release, sweep_notices
+from lance_core.coordination.leases import EXPIRY, NOTICE_DIRECTORY, SweepNotice, announce_sweep, release, sweep_notices
 from lance_core.datafiles.lance_codec import OPEN_FILES
 from lance_core.errors import InvalidInput, StorageError
 from lance_core.format import naming
@@ -48,6 +48,7 @@ from lance_core.maintenance.retention_guards import (
 from lance_core.progress import report as report_progress
 from lance_core.runtime import Runtime
 from lance_core.storage.concurrency import ConcurrentCalls, delete_all, map_requests
+from lance_core.storage.listing_view import view_of_small_store
 from lance_core.storage.store import ObjectInfo, Put, ReportsClockJumps, load_details
 from lance_core.storage.tree_operations import remove_empty_directories
 from lance_core.versions.file_inventory import (
@@ -184,31 +185,44 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
     check_manifest_store(base.location, base.manifest)
     branch, probe = branch_files_of(base), f"{naming.PROJECT_DIRECTORY}/clock/{runtime.new_uuid().hex}"
     store = branch.location.store
+    is_probe_released = False
     with ConcurrentCalls(store) as calls:
         try:
             began_ns = runtime.elapsed_ns()
             may_list_first = isinstance(branch.location.own_store, ReportsClockJumps)  # a jump is detected anyhow
-            first_listing = calls.start(lambda: _FirstListing.read(branch.location)) if may_list_first else None
+            first = _FirstListing.start(branch, calls) if may_list_first else None
             clock = replace(_read_store_clock(branch.location, probe, runtime), began_ns=began_ns)
-            first_listing = first_listing or calls.start(lambda: _FirstListing.read(branch.location))
-            plan = _plan_sweep(branch, base.version, retention, dry_run, first_listing(), clock.time)
+            first = first or _FirstListing.start(branch, calls)
+            plan = _plan_sweep(branch, base.version, retention, dry_run, first, clock.time)
             if not (dry_run or force):
                 _check_is_plausible(plan)
-            notices = calls.start(lambda: [] if dry_run else _announce(plan, runtime))
-            try:
-                if not dry_run:
+            if dry_run or (plan.is_empty and not store.list(NOTICE_DIRECTORY)):  # a killed cleanup leaves notices
+                return plan.report
+            announced = calls.start(lambda: _announce(plan, runtime))
+
+            def check_clock() -> None:
+                try:
                     _check_clock_is_steady(branch.location, probe, clock, runtime)
-            except BaseException:
-                for notice in notices():
-                    release(store, notice)
-                raise
+                except BaseException:
+                    for notice in announced():
+                        release(store, notice)
+                    raise
+                finally:
+                    release(store, probe)
+
+            is_probe_released = True
+            clock_checked = calls.start(check_clock)
+            return _sweep(plan, announced(), clock_checked, runtime)
         finally:
-            calls.start(lambda: release(store, probe))()
-    return plan.report if dry_run else _sweep(plan, notices(), runtime)
+            if not is_probe_released:
+                release(store, probe)
 
 
-def _sweep(plan: "_SweepPlan", notices: Sequence[str], runtime: Runtime) -> CleanupReport:
-    """Remove what is planned and announced, as far as nothing needs it meanwhile."""
+def _sweep(
+    plan: "_SweepPlan", notices: Sequence[str], clock_checked: Callable[[], None], runtime: Runtime
+) -> CleanupReport:
+    """Remove what is planned and announced, as far as nothing needs it meanwhile. `clock_checked` waits until the clock
+    of the store has been checked, and raises if the ages of files are unknown; nothing is removed before."""
     with ConcurrentCalls(plan.location.store) as calls:
         needed: list[Callable[[], set[str]]] = []
         put_back = _remove_manifests(
@@ -216,6 +230,7 @@ def _sweep(plan: "_SweepPlan", notices: Sequence[str], runtime: Runtime) -> Clea
             plan.manifests,
             plan.reader,
             now=plan.now,
+            before_first=clock_checked,
             after_last=lambda: needed.append(calls.start(lambda: _keys_needed_now(plan))),
         )
         spared = _find_spared_files(plan, put_back, needed[0]())
@@ -265,23 +280,34 @@ class _SweepPlan:
     def location(self) -> Location:
         return self.branch.location
 
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to remove."""
+        return not (self.report.files or self.report.orphans or self.report.intents)
+
 
 @dataclass(frozen=True, slots=True)
 class _FirstListing:
-    """Files and manifests that a cleanup reads before it knows the time of the store."""
+    """Files and manifests that a cleanup begins to read before it knows the time of the store. Each field waits for
+    what it returns."""
 
-    reader: ManifestReader
-    """Reader of the manifests that existed, which keeps small ones."""
-    files: Sequence[tuple[str, ObjectInfo]]
+    branch: Callable[[], BranchFiles]
+    """The branch, with listings of one moment if one request lists the table."""
+    files: Callable[[], Sequence[tuple[str, ObjectInfo]]]
     """Files with their keys."""
+    reader: Callable[[], ManifestReader]
+    """Reader of the manifests that existed, which keeps small ones."""
 
     @classmethod
-    def read(cls, location: Location) -> "_FirstListing":
-        reader = ManifestReader(location)
-        with ConcurrentCalls(location.store) as calls:
-            files = calls.start(lambda: list(list_files(location)))
-            calls.start(reader.preload)()
-            return cls(reader, files())
+    def start(cls, branch: BranchFiles, calls: ConcurrentCalls) -> "_FirstListing":
+        view = calls.start(lambda: _view_of(branch))
+
+        def read_manifests() -> ManifestReader:
+            reader = ManifestReader(branch.location)
+            reader.preload(view().location.store.list(naming.VERSIONS))
+            return reader
+
+        return cls(view, calls.start(lambda: list(list_files(view().location))), calls.start(read_manifests))
 
 
 def _plan_sweep(
@@ -292,8 +318,10 @@ def _plan_sweep(
     first: _FirstListing,
     now: datetime,
 ) -> _SweepPlan:
-    """Decide what to remove, by ages at a time of the store. This writes nothing."""
-    location, store, reader = branch.location, branch.location.store, first.reader
+    """Decide what to remove, by ages at a time of the store. This writes nothing. Files and manifests are read
+    meanwhile."""
+    plain, branch = branch, first.branch()
+    location, store = branch.location, branch.location.store
     patience_for_claims = _patience_for_claims(retention.orphan_grace)
     with ConcurrentCalls(store) as calls:
         list_versions_now = calls.start(lambda: list_manifests(location, now=now))
@@ -303,20 +331,23 @@ def _plan_sweep(
         read_work = calls.start(lambda: expired_work(store, now=now))
         listed = list_versions_now()
         reasons = _reasons_to_keep(branch, listed.versions, retention, now=now)
+        modified = {version: each.modified for version, each in listed.versions.items()}
+        choice = choose_versions(modified, reasons, loaded=loaded, retention=retention, now=now)
+        age_of_detached = max(retention.older_than, retention.orphan_grace)
+        detached, kept_detached = expired_detached(listed.detached, reasons, older_than=now - age_of_detached)
+        ignored = [each.path for each in detached.values()]
+        read_other_branches = calls.start(lambda: references_of_other_branches(branch, ignored=ignored))
         in_progress, claims = read_in_progress(), read_claims()
         expired_records = *read_expired(), *claims, *read_work()
-    modified = {version: each.modified for version, each in listed.versions.items()}
-    choice = choose_versions(modified, reasons, loaded=loaded, retention=retention, now=now)
-    age_of_detached = max(retention.older_than, retention.orphan_grace)
-    detached, kept_detached = expired_detached(listed.detached, reasons, older_than=now - age_of_detached)
+        of_other_branches, reader, first_files = read_other_branches(), first.reader(), first.files()
     manifests = {version: listed.versions[version] for version in choice.versions} | detached
     paths = tuple(manifest.path for manifest in manifests.values())
 
     retained = (manifest for version, manifest in listed.versions.items() if version not in manifests)
     staying = reader.referenced_keys(retained)
-    staying |= references_of_other_branches(branch, ignored=[each.path for each in detached.values()])
+    staying |= of_other_branches
     leaving = reader.referenced_keys(manifests.values(), own_only=True) - staying
-    files = _find_removable(first.files, staying | in_progress, leaving, older_than=now - retention.orphan_grace)
+    files = _find_removable(first_files, staying | in_progress, leaving, older_than=now - retention.orphan_grace)
     if damaged := damaged_records(in_progress):
         files = replace(files, orphans=())
 
@@ -335,7 +366,7 @@ def _plan_sweep(
         seems_wrong=len(files.orphans) > _PLAUSIBLE_ORPHAN_SHARE * files.known,
     )
     return _SweepPlan(
-        branch=branch,
+        branch=plain,
         now=now,
         patience=retention.orphan_grace,
         versions=listed.versions,
@@ -346,6 +377,13 @@ def _plan_sweep(
         claims=claims,
         report=report,
     )
+
+
+def _view_of(branch: BranchFiles) -> BranchFiles:
+    """Return the branch as it is now, if one request lists a table without other branches' stores; otherwise the branch
+    itself."""
+    view = view_of_small_store(branch.location.own_store) if branch.branch is None else None
+    return branch if view is None else BranchFiles(replace(branch.location, store=view), view, None)
 
 
 def _patience_for_claims(orphan_grace: timedelta) -> timedelta:
@@ -375,10 +413,11 @@ def _keys_needed_now(plan: _SweepPlan) -> set[str]:
     """Return the keys that versions, references and writes that are newer than the plan need.
 
     Leases and work in progress are read first, since a lease is released once its version exists."""
-    location = plan.location
-    needed = files_in_progress(location.store, now=plan.now, patience=plan.patience)
+    needed = files_in_progress(plan.location.store, now=plan.now, patience=plan.patience)
+    branch = _view_of(plan.branch)
+    location = branch.location
     with ConcurrentCalls(location.store) as calls:
-        read_other_branches = calls.start(lambda: references_of_other_branches(plan.branch))
+        read_other_branches = calls.start(lambda: references_of_other_branches(branch))
         listed = list_manifests(location, now=plan.now).versions
         newer = [manifest for version, manifest in listed.items() if version not in plan.versions]
         return needed | plan.reader.referenced_keys(newer) | read_other_branches()
@@ -520,10 +559,11 @@ def _remove_manifests(
     reader: ManifestReader,
     *,
     now: datetime,
+    before_first: Callable[[], None],
     after_last: Callable[[], None],
 ) -> dict[Version, tuple[str, ...]]:
     """Remove the manifests, oldest version first. Return the versions that were not removed or were put back, with the
-    reasons. Call `after_last` when the last one is removed.
+    reasons. Call `before_first` before anything is removed, and `after_last` when the last one is.
 
     References that this library creates respect the sweep notice. Another engine may create one while its version is
     being removed; the manifest is then put back, byte for byte.
@@ -539,6 +579,7 @@ def _remove_manifests(
         unprotected = [version for version in batch if version not in reasons]
         contents = map_requests(store, lambda version: reader.read(manifests[version].path), unprotected)
         removed = {version: data for version, data in zip(unprotected, contents, strict=True) if data is not None}
+        before_first()
         delete_all(store, [manifests[version].path for version in removed])
         if not remaining:
             after_last()
@@ -553,6 +594,7 @@ def _remove_manifests(
                 )
             put_back[version] = tuple(reasons[version])
     if not manifests:
+        before_first()
         after_last()
     return put_back
 

@@ -6,7 +6,7 @@ reads the manifests again and requests files by name. It needs a few requests, h
 a mistake that affects many files, but may miss one that affects a single file; `fsck` checks all files.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from functools import partial
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
 from lance_core.runtime import Runtime
 from lance_core.storage.concurrency import map_requests
+from lance_core.storage.listing_view import view_of_small_store
 from lance_core.storage.store import read_whole
 from lance_core.versions.file_inventory import file_exists, references_of
 from lance_core.versions.location import Location
@@ -41,7 +42,7 @@ def verify_readable(
     store, sample = location.store, _sample(versions, VERSIONS_CHECKED, runtime)
     sampled_keys = list(map_requests(store, lambda version: _sample_keys(location, version[1], runtime), sample))
     distinct = sorted(set().union(*sampled_keys))
-    exist = dict(zip(distinct, map_requests(store, partial(file_exists, store), distinct), strict=True))
+    exist = dict(zip(distinct, _existing(location, distinct), strict=True))
     for (version, path), keys in zip(sample, sampled_keys, strict=True):
         missing = [key for key in keys if not exist[key]]
         if missing and location.store.head(path) is not None:
@@ -54,6 +55,14 @@ def verify_readable(
                 path=(missing_and_removed or missing)[0],
                 field="fragments",
             )
+
+
+def _existing(location: Location, keys: Sequence[str]) -> Iterator[bool]:
+    """Yield whether there is a file of each key."""
+    view = view_of_small_store(location.own_store) if len(keys) > 1 else None
+    if view is None:
+        return map_requests(location.store, partial(file_exists, location.store), keys)
+    return (view.has(key) or bool(view.list(key)) for key in keys)
 
 
 def _sample_keys(location: Location, path: str, runtime: Runtime) -> Sequence[str]:

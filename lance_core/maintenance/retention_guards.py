@@ -15,7 +15,9 @@ from lance_core.coordination.leases import LEASE_DIRECTORY, active_leases
 from lance_core.errors import CommitUndecided, NotFound
 from lance_core.format import refs
 from lance_core.format.ids import Version
+from lance_core.format.naming import PROJECT_DIRECTORY
 from lance_core.storage.concurrency import ConcurrentCalls, map_requests
+from lance_core.storage.listing_view import view_of_directory
 from lance_core.storage.store import ObjectInfo, Store
 from lance_core.versions.file_inventory import BranchFiles
 from lance_core.versions.location import Location
@@ -35,17 +37,19 @@ def retention_reasons(
     Leases are read first: a lease is released once the reference that it was taken for exists.
     """
     reasons: dict[Version, list[str]] = {}
-    leases, damaged = active_leases(branch_files.location.store, now=now)
+    records = view_of_directory(branch_files.location.store, PROJECT_DIRECTORY)
+    leases, damaged = active_leases(records, now=now)
     for path in damaged:
         for version in versions:
             reasons.setdefault(version, []).append(f"damaged lease {path}")
     for lease in leases:
         if lease.version is not None:
             reasons.setdefault(Version(lease.version), []).append(lease.purpose)
-    with ConcurrentCalls(branch_files.root) as calls:
-        tags = calls.start(lambda: read_tags(branch_files.root))
-        branches = calls.start(lambda: read_branches(branch_files.root))
-        clones = calls.start(lambda: _read_clones(branch_files.location.store))
+    root = view_of_directory(branch_files.root, refs.REFERENCES)
+    with ConcurrentCalls(root) as calls:
+        tags = calls.start(lambda: read_tags(root))
+        branches = calls.start(lambda: read_branches(root))
+        clones = calls.start(lambda: _read_clones(records))
         for name, tag in tags().items():
             if tag.branch == branch_files.branch:
                 reasons.setdefault(tag.version, []).append(f"tag {name}")
@@ -65,6 +69,7 @@ def files_in_progress(store: Store, *, now: datetime, patience: timedelta) -> se
     def is_wanted(listed: ObjectInfo) -> bool:
         return now - listed.modified < patience and not idempotency.is_committed(listed)
 
+    store = view_of_directory(store, PROJECT_DIRECTORY)
     with ConcurrentCalls(store) as calls:
         read_leases = calls.start(lambda: active_leases(store, now=now))
         read_intents = calls.start(lambda: idempotency.read_records(store, is_wanted))

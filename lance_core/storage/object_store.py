@@ -30,6 +30,7 @@ from lance_core.storage.store import (
     SupportsBatchDelete,
     SupportsConcurrency,
     SupportsOrderedListing,
+    SupportsShortWalk,
 )
 
 _T = TypeVar("_T")
@@ -48,7 +49,9 @@ def forget_verified_buckets() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectStore(SupportsOrderedListing, SupportsConcurrency, SupportsBatchDelete, ReportsClockJumps):
+class ObjectStore(
+    SupportsOrderedListing, SupportsShortWalk, SupportsConcurrency, SupportsBatchDelete, ReportsClockJumps
+):
     """Directory `location` of an object store."""
 
     location: ObjectUri
@@ -105,6 +108,9 @@ class ObjectStore(SupportsOrderedListing, SupportsConcurrency, SupportsBatchDele
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         return [*self._list_pages(directory, recursive=True)]
+
+    def walk_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+        return [*islice(self._list_pages(directory, recursive=True, limit=min(count, PAGE_KEYS_MAX)), count)]
 
     def list_directories(self, directory: str) -> Sequence[str]:
         """Return the sorted names of the directories directly in a directory."""

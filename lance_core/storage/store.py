@@ -176,6 +176,21 @@ class SupportsCommitLock(ABC):
         """Hold the lock of a directory. Yield whether it was acquired; the caller may continue without it."""
 
 
+class SupportsShortWalk(ABC):
+    """Store that lists the first objects below a directory, at any depth, without the rest."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def walk_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+        """Return the first `count` objects below a directory by path, with one request for each thousand. An empty
+        name stands for the root."""
+
+    @abstractmethod
+    def walk(self, directory: str) -> Sequence[ObjectInfo]:
+        """Return the objects below a directory at any depth, sorted by path."""
+
+
 class SupportsConcurrency(ABC):
     """Store whose calls wait for a network, so that many callers are served as fast as one."""
 

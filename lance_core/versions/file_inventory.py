@@ -30,9 +30,8 @@ _SELF_KEYED = re.compile(
 )
 _INDEX_FILE = re.compile(rf"({naming.INDICES}/{_UUID})/.+")
 _BLOB_FILE = re.compile(rf"({naming.DATA}/[^/]+)/[01]{{32}}\.blob")
-_REFERENCES = "_refs"
 _TEMPORARY_FILE = re.compile(
-    rf"(?:(?:{naming.VERSIONS}|{naming.TRANSACTIONS}|{naming.DELETIONS}|{naming.DATA}|{_REFERENCES}"
+    rf"(?:(?:{naming.VERSIONS}|{naming.TRANSACTIONS}|{naming.DELETIONS}|{naming.DATA}|{refs.REFERENCES}"
     rf"|{naming.PROJECT_DIRECTORY})(?:/[^/]+)*/)?\.tmp[^/]*"
     rf"|{naming.VERSIONS}/[^/]+\.manifest(?:#\d+|-{_UUID})"
 )
@@ -137,7 +136,7 @@ def list_files(location: Location) -> Iterator[tuple[str, ObjectInfo]]:
         for info in listed:
             if (key := file_key(info.path)) is not None:
                 yield key, info
-    for info in list_temporary_files(location.own_store, (_REFERENCES, naming.PROJECT_DIRECTORY)):
+    for info in list_temporary_files(location.own_store, (refs.REFERENCES, naming.PROJECT_DIRECTORY)):
         yield info.path, info
 
 
