@@ -7,6 +7,7 @@ addresses. These include deleted rows, which the scan skips. Open segments and t
 for all tables of the process. If a segment cannot be read, its fragments are scanned, and one warning reports it.
 """
 
+import os
 import struct
 import warnings
 from collections.abc import Hashable, Sequence
@@ -90,13 +91,9 @@ _versions: "LruCache[int, IndexLookup]" = LruCache(_VERSIONS_CACHED_MAX)
 
 def _segments_capacity() -> int:
     """Return how many open segments this process may cache within its limit of open files."""
-    try:
-        import resource
-    except ImportError:  # it exists on Unix only
-        return _SEGMENTS_CACHED_MIN
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    files_max = _SEGMENTS_CACHED_MAX * _DESCRIPTORS_PER_SEGMENT if limit == resource.RLIM_INFINITY else limit
-    return max(_SEGMENTS_CACHED_MIN, min(_SEGMENTS_CACHED_MAX, files_max // _DESCRIPTORS_PER_SEGMENT))
+    descriptors = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else 0  # it exists on Unix only
+    capacity = descriptors // _DESCRIPTORS_PER_SEGMENT if descriptors >= 0 else _SEGMENTS_CACHED_MAX
+    return max(_SEGMENTS_CACHED_MIN, min(_SEGMENTS_CACHED_MAX, capacity))
 
 
 _segments: "LruCache[Hashable, Searcher]" = LruCache(_segments_capacity())

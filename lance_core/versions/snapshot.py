@@ -85,7 +85,7 @@ def check_one_naming_scheme(location: Location, newest: Version | None = None) -
     if _uniform_names.get(location.key):
         return
     store = location.store
-    if newest is not None and newest < _LISTED_WHOLE_MAX and isinstance(location.own_store, SupportsOrderedListing):
+    if newest is not None and newest < LISTED_WHOLE_MAX and isinstance(location.own_store, SupportsOrderedListing):
         return
     if isinstance(store, SupportsOrderedListing):
         listed = store.list(naming.VERSIONS, start_after=_AFTER_NEW_NAMES)
@@ -101,9 +101,9 @@ _AFTER_NEW_NAMES = "18446744073709551616"
 """Name that sorts after all names of the new scheme, which begin with a number below 2**64."""
 _uniform_names: LruCache[Hashable, bool] = LruCache(1000)
 """Tables that passed `check_one_naming_scheme`."""
-_PAGE_NAMES = 1000
+PAGE_NAMES = 1000
 """Names in one page of a listing."""
-_LISTED_WHOLE_MAX = 300
+LISTED_WHOLE_MAX = 300
 """Number up to which a writer lists all versions of a table in one request, which is then shorter than two requests;
 they and the few other files of their directory fit in one page."""
 _own_commits: LruCache[Hashable, Snapshot] = LruCache(16 << 20)
@@ -324,7 +324,7 @@ def _list_before_commit(location: Location, since: Version) -> Versions:
     exist."""
     if not isinstance(location.own_store, SupportsOrderedListing) or _uniform_names.get(location.key):
         return _list_newest(location)
-    versions = _list_newest(location, names_max=_PAGE_NAMES if since < _LISTED_WHOLE_MAX else version_hint.FIRST_NAMES)
+    versions = _list_newest(location, names_max=PAGE_NAMES if since < LISTED_WHOLE_MAX else version_hint.FIRST_NAMES)
     check_one_naming_scheme(location)
     return versions
 

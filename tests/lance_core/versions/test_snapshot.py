@@ -85,8 +85,8 @@ def test_a_writer_refuses_both_naming_schemes(
 ) -> None:
     """Names of the old scheme sort before or after those of the new one, and the first names of a listing may not show
     them. The table is listed whole, or its last names are listed as well."""
-    monkeypatch.setattr(snapshot, "_LISTED_WHOLE_MAX", 30)
-    monkeypatch.setattr(snapshot, "_PAGE_NAMES", page)
+    monkeypatch.setattr(snapshot, "LISTED_WHOLE_MAX", 30)
+    monkeypatch.setattr(snapshot, "PAGE_NAMES", page)
     written = table_with_versions(count)
     table = InMemoryTable(OrderedStore())  # another process, which has not checked the table
     for info in written.store.walk("_versions"):
