@@ -12,6 +12,8 @@ from lance_assets.spark import map_columns, merge_columns
 from lance_assets.writes.context import WriteContext
 from lance_assets.writes.write import Rows, SparkWriteOptions, Write
 from lance_core import Committed
+from lance_core.tasks.columns.map_columns import columns_of_condition
+from lance_core.tasks.driver import TableRef
 
 ROW_ADDRESS = "_rowaddr"
 
@@ -94,5 +96,11 @@ class SparkMapColumns(Write):
         )
 
     def column_sources(self, ctx: WriteContext) -> ColumnSources:
-        """Each column is computed from all columns that the function gets."""
-        return {name: ctx.own_columns(self.read_columns or ()) for name in self.schema.names}
+        """Each column is computed from all columns that the function gets, in the rows that meet the condition. A
+        function that gets every column of the table does not say which ones it uses."""
+        if self.read_columns is None:
+            return {}
+        access = ctx.table.access()
+        table = TableRef(ctx.table.uri, access["branch"], access["storage_options"], access["manifest_store"])
+        sources = ctx.own_columns(sorted({*self.read_columns, *columns_of_condition(table, self.where)}))
+        return dict.fromkeys(self.schema.names, sources)

@@ -4,22 +4,23 @@
     thread      ──► RunEvent of `openlineage-python` ──► its configured transport (OPENLINEAGE_URL, openlineage.yml)
 
 Events are off unless the environment has `LANCE_ASSETS_OPENLINEAGE=1`. The package (extra `openlineage`) is imported by
-the thread. An event that cannot be sent is dropped with a warning. At the end of the process, pending events get a few
-seconds. `005-openlineage-events.md` has the reasons. Start with `announce`.
+the thread. An event that cannot be sent is dropped with a warning. At the end of the process, pending events and those
+of versions that exit handlers commit get a few seconds. `005-openlineage-events.md` has the reasons. Start with
+`announce`.
 """
 
 import atexit
-import importlib
 import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
@@ -34,9 +35,6 @@ from lance_core.package_version import LIBRARY_VERSION
 from lance_core.storage.factory import without_secrets
 from lance_core.storage.optional_packages import import_package
 
-if TYPE_CHECKING:
-    from multiprocessing.pool import ThreadPool
-
 SWITCH = "LANCE_ASSETS_OPENLINEAGE"
 """Environment variable that turns the events on."""
 NAMESPACE = "OPENLINEAGE_NAMESPACE"
@@ -50,7 +48,7 @@ GIVEN_ROWS = ""
 """URI in that property for rows that the caller gave: where they come from is unknown."""
 QUEUED_MAX = 1000
 FLUSH_SECONDS = 5.0
-"""Time that pending events get at the end of the process."""
+"""Time that pending and later events get at the end of the process, all together."""
 _WARNING_SECONDS = 60.0
 _PRODUCER = f"https://pypi.org/project/lance-assets/{LIBRARY_VERSION}"
 _RUN_NAMESPACE = UUID("5b1d0f52-3c1e-4c56-9b0e-8f3f3a0f9c11")
@@ -107,12 +105,7 @@ def announce(uri: str, manifest: Manifest, transaction: Transaction, *, is_first
     except LanceError as error:
         _log.warning("%s: no OpenLineage event of version %d: %s", without_secrets(uri), manifest.version, error)
         return
-    try:
-        _sender().put(event)
-    except RuntimeError as error:  # no thread can be started
-        _log.warning(
-            "%s: the OpenLineage event of version %d was not sent: %s", without_secrets(uri), event.version, error
-        )
+    _sender().put(event)
 
 
 def flush(seconds: float = FLUSH_SECONDS) -> bool:
@@ -125,20 +118,32 @@ class _Sender:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self._pool: ThreadPool | None = None
+        self._thread: threading.Thread | None = None
+        self._events: SimpleQueue[CommittedVersion] = SimpleQueue()
         self._client: Any = None
         self._pending, self._idle = 0, threading.Condition()
         self._warned_at = -_WARNING_SECONDS
 
     def put(self, event: CommittedVersion) -> None:
+        try:
+            self._queue(event)
+        except RuntimeError as error:  # no thread can be started
+            if not _exit.has_begun:
+                self._warn(event, str(error))
+            elif _exit.seconds_left > 0:
+                self._send(event)
+            return
+        if _exit.has_begun:  # nothing waits for the thread any more
+            self.flush(_exit.seconds_left)
+
+    def _queue(self, event: CommittedVersion) -> None:
         with self._idle:
             if self._pending >= QUEUED_MAX:
                 self._warn(event, f"{QUEUED_MAX} earlier ones are not sent yet")
                 return
-            if self._pool is None:
-                self._pool = open_pool()
-                atexit.register(self.flush, FLUSH_SECONDS)
-            self._pool.apply_async(self._send, (event,), {}, self._finish, partial(self._fail, event))
+            if self._thread is None:
+                self._thread = start_thread(self._send_all)
+            self._events.put(event)
             self._pending += 1
 
     def flush(self, seconds: float) -> bool:
@@ -147,19 +152,27 @@ class _Sender:
         with self._idle:
             return self._idle.wait_for(lambda: not self._pending, seconds)
 
+    def _send_all(self) -> None:
+        while True:
+            self._send(self._events.get())
+            with self._idle:
+                self._pending -= 1
+                self._idle.notify_all()
+
     def _send(self, event: CommittedVersion) -> None:
-        if self._client is None:
-            self._client = open_client()
-        self._client.emit(run_event(event))
+        """Send an event. A transport may raise any error, which is logged."""
+        with ExitStack() as stack:
+            stack.push(lambda _kind, error, _trace: self._is_logged(event, error))
+            if self._client is None:
+                self._client = open_client()
+            self._client.emit(run_event(event))
 
-    def _fail(self, event: CommittedVersion, error: BaseException) -> None:
+    def _is_logged(self, event: CommittedVersion, error: BaseException | None) -> bool:
+        """Log why an event was dropped. Return whether there is nothing else to do about it."""
+        if not isinstance(error, Exception):
+            return False
         self._warn(event, str(error) if isinstance(error, LanceError) else type(error).__name__)
-        self._finish(None)
-
-    def _finish(self, _result: None) -> None:
-        with self._idle:
-            self._pending -= 1
-            self._idle.notify_all()
+        return True
 
     def _warn(self, event: CommittedVersion, reason: str) -> None:
         """Log a dropped event, at most once a minute. Messages of the transport are left out, since they may contain
@@ -171,12 +184,37 @@ class _Sender:
             _log.warning("%s: the OpenLineage event of version %d was not sent: %s", uri, event.version, reason)
 
 
-def open_pool() -> "ThreadPool":
-    """Return a pool with one thread, which does not keep the process alive. Its module is loaded on first use."""
-    pool: ThreadPool = importlib.import_module("multiprocessing.pool").ThreadPool(1)
-    return pool
+def start_thread(run: Callable[[], None]) -> threading.Thread:
+    """Start a thread that does not keep the process alive."""
+    thread = threading.Thread(target=run, name="lance-openlineage", daemon=True)
+    thread.start()
+    return thread
 
 
+class _ProcessExit:
+    """End of the process. Handlers that were registered before this module's run after it, and may commit versions."""
+
+    def __init__(self) -> None:
+        self._ends_at: float | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._ends_at is not None
+
+    @property
+    def seconds_left(self) -> float:
+        return 0.0 if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+
+    def begin(self) -> None:
+        """Wait for the pending events on the first call."""
+        if self._ends_at is None:
+            self._ends_at = time.monotonic() + FLUSH_SECONDS
+            if _current:
+                _current[0].flush(FLUSH_SECONDS)
+
+
+_exit = _ProcessExit()
+atexit.register(_exit.begin)
 _lock = threading.Lock()
 _current: list[_Sender] = []
 """The sender of this process, once there is one."""

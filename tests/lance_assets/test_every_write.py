@@ -118,7 +118,7 @@ def test_each_write_makes_a_version_on_the_ledger(
         (SparkMapColumns("computed", twice, TWICE, ["id"]), "Merge", 12),
         (SparkMergeColumns("addressed", by_address), "Merge", 12),
         (SparkMergeColumns("keyed", by_key, on="id"), "Merge", 12),
-        (SparkMapColumns("again", minus, TWICE, ["id"], mode="recompute", where="id < 5"), "Update", 12),
+        (SparkMapColumns("again", minus, TWICE, ["id"], mode="recompute", where="id < 5 and day > ''"), "Update", 12),
         (SparkMergeColumns("corrected", by_other_key, on="id", replace=True), "Update", 12),
         (SparkBuildIndex("id", "BTREE", name="indexed"), "CreateIndex", 12),
         (SparkBuildIndex("day", "INVERTED", name="searched", params={"stem": False}), "CreateIndex", 12),
@@ -148,6 +148,9 @@ def test_each_write_makes_a_version_on_the_ledger(
     # Rows that a write reads from its own table are an input like any other.
     inputs = Table.open(table.uri, version=7).version_info().properties["lance_assets.inputs"]
     assert json.loads(inputs) == {table.uri: 6}
+    # The columns of the condition decide about the values, too.
+    columns = json.loads(Table.open(table.uri, version=9).version_info().properties["lance_assets.columns"])["columns"]
+    assert [name for _, name in columns["twice"]] == ["day", "id"]
 
 
 def test_partition_is_a_sql_parameter(

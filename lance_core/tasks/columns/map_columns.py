@@ -127,6 +127,12 @@ def map_columns(
     return committed
 
 
+def columns_of_condition(table: TableRef, where: str | None) -> tuple[str, ...]:
+    """Return the columns that decide which rows get a value."""
+    predicate = None if where is None else parse_condition(table.newest(), where)
+    return () if predicate is None else tuple(sorted(predicate.columns))
+
+
 @dataclass
 class _MapColumnsRun:
     """State of one run on the driver, which it keeps across replans."""

@@ -156,14 +156,51 @@ def test_pending_events_are_sent_at_the_end_of_the_process(tmp_path: Path, log_f
     assert len(events(log_file)) == 1
 
 
+EXIT_HANDLER = """
+import atexit
+
+@atexit.register
+def commit_at_exit():  # runs after the handlers of the modules that are imported below
+    for number in range(2):
+        Table.open({uri!r}).append({{"id": [number]}})
+
+from lance_core import Table
+from lance_core.commit import openlineage
+openlineage.FLUSH_SECONDS = {seconds}
+{more}
+"""
+
+
+@pytest.mark.parametrize("commits_before", [True, False])
+def test_events_of_exit_handlers_are_sent(tmp_path: Path, log_file: Path, commits_before: bool) -> None:
+    uri = str(tmp_path / "t.lance")
+    Table.create(uri, {"id": [1]}, durable=False)
+    sent = len(events(log_file))
+    more = f"Table.open({uri!r}).append({{'id': [2]}})" if commits_before else ""
+    subprocess.run([sys.executable, "-c", EXIT_HANDLER.format(uri=uri, seconds=60, more=more)], check=True, timeout=120)
+    assert len(events(log_file)) == sent + 2 + commits_before
+
+
+def test_a_transport_that_hangs_delays_the_exit_once(tmp_path: Path, log_file: Path) -> None:
+    uri = str(tmp_path / "t.lance")
+    Table.create(uri, {"id": [1]}, durable=False)
+    hang = """
+import threading
+openlineage.open_client = lambda: threading.Event().wait()
+"""
+    program = EXIT_HANDLER.format(uri=uri, seconds=0.2, more=f"{hang}\nTable.open({uri!r}).append({{'id': [2]}})")
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert Table.open(uri).version == 4
+
+
 def test_a_commit_succeeds_if_no_thread_can_be_started(
     tmp_path: Path, log_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse() -> None:
+    def refuse(run: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
-        patched.setattr(openlineage, "open_pool", refuse)
+        patched.setattr(openlineage, "start_thread", refuse)
         table = Table.create(str(tmp_path / "t.lance"), {"id": [1]}, durable=False)
         assert openlineage.flush(0)
     assert "version 1 was not sent: can't start new thread" in caplog.text
