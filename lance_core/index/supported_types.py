@@ -25,6 +25,10 @@ def is_text(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_string(arrow) or pa.types.is_large_string(arrow))
 
 
+def is_json(arrow: pa.DataType) -> bool:
+    return getattr(arrow, "extension_name", None) == "arrow.json"
+
+
 def is_list(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow))
 

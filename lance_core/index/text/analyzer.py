@@ -8,7 +8,6 @@ Texts are tokenized as one array of bytes (`tokenizers.py`); the steps after tha
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,6 @@ from lance_core.index.text.tokenizers import ASCII_TOKENS, Bytes, Spans, find_to
 
 Numbers = npt.NDArray[np.int32]
 _DROPPED = -1
-_ANALYZERS_MAX = 64
 _LOWER_BYTES = np.array([ord(chr(byte).lower()) if byte < 0x80 else byte for byte in range(256)], dtype=np.uint8)
 _LOWER_CASE = {
     0x3A3: "\u03c3",  # sigma, also at the end of a word
@@ -143,13 +141,6 @@ class Analyzer:
         return [
             None if term in stop_words else fold_text(term) if folds and not term.isascii() else term for term in terms
         ]
-
-
-@lru_cache(maxsize=_ANALYZERS_MAX)
-def analyzer_of(parameters: TextParameters) -> Analyzer:
-    """Return the analyzer for these parameters. Raise `Unsupported` for a tokenizer that this library lacks, and
-    `MissingDependency` if stemming needs a package that is not installed."""
-    return Analyzer(parameters)
 
 
 def _lower(text: str) -> str:

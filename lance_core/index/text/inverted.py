@@ -22,8 +22,8 @@ from lance_core.index.index_type import (
     SegmentExamination,
 )
 from lance_core.index.segment_files import SegmentSink
-from lance_core.index.supported_types import is_list, is_plain, is_text
-from lance_core.index.text.analyzer import analyzer_of
+from lance_core.index.supported_types import is_json, is_list, is_plain, is_text
+from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.builder import TextBuilder
 from lance_core.index.text.examination import examine
 from lance_core.index.text.parameters import TextParameters
@@ -38,9 +38,11 @@ class Inverted:
     type_url = TEXT_TYPE_URL
     max_readable_version = 3
     written_version = 2
-    supported_types = "text and lists of text"
+    supported_types = "text, lists of text, and JSON"
 
     def supports(self, column: pa.Field) -> bool:
+        if is_json(column.type):
+            return True
         value = column.type.value_field if is_list(column.type) else column
         return is_plain(column) and is_plain(value) and (is_text(value.type) or pa.types.is_string_view(value.type))
 
@@ -62,7 +64,8 @@ class Inverted:
 
     def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
         assert isinstance(build.options, TextParameters)
-        builder = TextBuilder(SegmentWriter(sink, build.options), analyzer_of(build.options))
+        parameters = build.options.for_column(build.column.type)
+        builder = TextBuilder(SegmentWriter(sink, parameters), analyzer_of(parameters))
         try:
             for merge_input in build.inputs:
                 add_segment(builder, merge_input)
@@ -71,7 +74,7 @@ class Inverted:
             builder.finish()
         finally:
             builder.close()
-        return build.options.to_details()
+        return parameters.to_details()
 
     def open(self, segment: Segment, column: pa.Field) -> TextSegment:
         return TextSegment(segment)

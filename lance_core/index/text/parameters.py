@@ -6,11 +6,14 @@ in its details.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import pyarrow as pa
 
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format.text_index import decode_details, encode_details
+from lance_core.index.supported_types import is_json
 
 TOKENIZERS = ("simple", "whitespace", "raw", "ngram")
 LANGUAGES = (
@@ -43,7 +46,7 @@ class TextParameters:
     """Parameters of a full-text index."""
 
     lance_tokenizer: str = "text"
-    """Mode in which values are read: `text`, or `json` and `code`, which are not supported."""
+    """Mode in which values are read: `text` or `json`, by the type of the column, or `code`, which is not supported."""
     base_tokenizer: str = "simple"
     language: str = "English"
     with_position: bool = False
@@ -110,6 +113,10 @@ class TextParameters:
         words = found.get("custom_stop_words")
         return cls(**{**found, "custom_stop_words": None if words is None else tuple(words)})
 
+    def for_column(self, column: pa.DataType) -> "TextParameters":
+        """Return the parameters for a column of this type."""
+        return replace(self, lance_tokenizer="json") if is_json(column) else self
+
     def to_json(self) -> str:
         """Return the parameters as `metadata.lance` records them."""
         return json.dumps(self._recorded(), separators=(",", ":"), ensure_ascii=False)
@@ -157,8 +164,8 @@ def reason_unsupported(parameters: TextParameters) -> str | None:
 
 def _reason_against_tokenizer(parameters: TextParameters) -> str | None:
     tokenizer = parameters.base_tokenizer
-    if parameters.lance_tokenizer != "text":
-        return f"the tokenizer mode {parameters.lance_tokenizer!r} is not supported, only 'text'"
+    if parameters.lance_tokenizer not in ("text", "json"):
+        return f"the tokenizer mode {parameters.lance_tokenizer!r} is not supported, only 'text' and 'json'"
     if any(getattr(parameters, flag) for flag in _CODE_FLAGS):
         return "the tokenizer for source code is not supported"
     if tokenizer in TOKENIZERS:

@@ -15,7 +15,8 @@ from typing import TypeAlias, TypeGuard
 import numpy as np
 
 from lance_core.errors import InvalidInput
-from lance_core.index.text.analyzer import Analyzer, analyzer_of
+from lance_core.index.text.analyzer import Analyzer
+from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.phrases import PhraseVerifier
 from lance_core.index.text.posting_decoder import LARGE_BLOCK_DOCUMENTS, Ints
 from lance_core.index.text.scanned_texts import NearTerm, NeededTerms, ScannedPartition

@@ -13,7 +13,7 @@ from lance_core.errors import InvalidInput, LanceError
 from lance_core.format import field_paths
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index.coverage import Coverage, SegmentCoverage
-from lance_core.index.supported_types import is_list, is_text
+from lance_core.index.supported_types import is_json, is_list, is_text
 from lance_core.scan.column_resolution import resolve_columns
 from lance_core.scan.explain import format_ranges
 from lance_core.text import Boolean, Boost, Match, Phrase, Query, TextRequest, bind_columns, names_every_column
@@ -57,27 +57,29 @@ def bind_query(base: Snapshot, coverage: Coverage | None, request: TextRequest) 
                 f"{base.location.uri}: the query names no column, and no column has a full-text index; pass columns=, "
                 'or build an index with create_index(column, "INVERTED")'
             )
-    return _canonical(bind_columns(request.query, columns), base)
+    return _canonical(bind_columns(request.query, columns), base, highlight=request.highlight)
 
 
-def _canonical(query: Query, base: Snapshot) -> Query:
+def _canonical(query: Query, base: Snapshot, *, highlight: bool) -> Query:
     """Return the query with the paths of its columns, checked to be texts."""
     match query:
         case Match() | Phrase():
             assert query.column is not None
             path = field_paths.format_path(field_paths.find_field(base.manifest.schema, query.column))
-            check_text_column(base, path)
+            _check_leaf(base, query, path, highlight=highlight)
             return _with_column(query, path)
         case Boost():
-            positive, negative = _canonical(query.positive, base), _canonical(query.negative, base)
+            positive, negative = (
+                _canonical(each, base, highlight=highlight) for each in (query.positive, query.negative)
+            )
             return Boost(positive, negative, negative_boost=query.negative_boost)
         case Boolean():
             must, should, must_not = (
-                [_canonical(bind_columns(clause, ()), base) for clause in clauses]  # type: ignore[arg-type]
+                [_canonical(bind_columns(clause, ()), base, highlight=highlight) for clause in clauses]  # type: ignore[arg-type]
                 for clauses in (query.must, query.should, query.must_not)
             )
             return Boolean(must, should, must_not)
-    queries = (_canonical(each, base) for each in query.queries)  # type: ignore[union-attr]
+    queries = (_canonical(each, base, highlight=highlight) for each in query.queries)  # type: ignore[union-attr]
     return type(query)(tuple(queries))  # type: ignore[arg-type]
 
 
@@ -85,14 +87,28 @@ def _with_column(query: Match | Phrase, column: str) -> Match | Phrase:
     return replace(query, column=column)
 
 
-def check_text_column(base: Snapshot, column: str) -> None:
-    """Raise `InvalidInput` unless a column has texts or lists of texts."""
+def column_type(base: Snapshot, column: str) -> pa.DataType:
+    """Return the type of a column. Raise `InvalidInput` unless it has texts, lists of texts, or JSON values."""
     (resolved,) = resolve_columns(base.manifest.schema, [column])
     found = resolved.arrow.type
-    if not is_text(found) and not (is_list(found) and is_text(found.value_type)):
+    if not is_text(found) and not is_json(found) and not (is_list(found) and is_text(found.value_type)):
         raise InvalidInput(
-            f"{base.location.uri}: column {column!r} has the type {found}, but a full-text search needs texts or lists "
-            "of texts"
+            f"{base.location.uri}: column {column!r} has the type {found}, but a full-text search needs texts, lists "
+            "of texts or JSON"
+        )
+    return found
+
+
+def _check_leaf(base: Snapshot, query: Match | Phrase, column: str, *, highlight: bool) -> None:
+    """Raise `InvalidInput` for a column that a query cannot search."""
+    if not is_json(column_type(base, column)):
+        return
+    if isinstance(query, Match) and query.fuzziness:
+        raise InvalidInput(f"{base.location.uri}: the JSON column {column!r} cannot be searched with fuzziness")
+    if highlight:
+        raise InvalidInput(
+            f"{base.location.uri}: the words of the JSON column {column!r} have no places that could be highlighted; "
+            "search it without highlight=True"
         )
 
 

@@ -26,7 +26,8 @@ from lance_core.index.filter_mask import select_positions
 from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_once, warn_unreadable
 from lance_core.index.row_remap import SameAddresses
 from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments, read_deleted_positions
-from lance_core.index.text.analyzer import Analyzer, analyzer_of
+from lance_core.index.text.analyzer import Analyzer
+from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.highlights import HIGHLIGHTS, Highlighter
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.posting_decoder import Ints
@@ -48,6 +49,7 @@ from lance_core.index.text.text_plan import (
     ColumnPlan,
     ScopedTextSegment,
     bind_query,
+    column_type,
     explain_columns,
     plan_column,
 )
@@ -286,7 +288,7 @@ class TextSearcher:
         if plan.index is not None:
             parameters = self._recorded_parameters(plan.index)
         try:
-            return analyzer_of(parameters)
+            return analyzer_of(parameters.for_column(column_type(self._base, column)))
         except (Unsupported, MissingDependency) as error:
             where = f"full-text index {name!r} on column {column!r}" if name else f"column {column!r}"
             raise type(error)(f"{self._base.location.uri}: {where} cannot be searched: {error}") from error

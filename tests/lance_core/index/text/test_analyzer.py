@@ -12,7 +12,8 @@ import pytest
 
 from lance_core import Corrupt, InvalidInput, Unsupported
 from lance_core.format._pb.table_pb2 import InvertedIndexDetails
-from lance_core.index.text.analyzer import Analyzer, analyzer_of
+from lance_core.index.text.analyzer import Analyzer
+from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.parameters import LANGUAGES, TextParameters
 from lance_core.index.text.stop_words import stop_words_of
 from tests.lance_core.index.text.pylance_index import index_of_pylance

@@ -19,7 +19,7 @@ import pytest
 
 from lance_core import IndexIgnored, InvalidInput, MissingDependency, Table, Unsupported
 from lance_core.index.text import builder
-from lance_core.index.text.analyzer import analyzer_of
+from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.inverted import Inverted
 from lance_core.index.text.text_search import TextLookup
 from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, bind_columns, parse_query
