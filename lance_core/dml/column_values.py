@@ -31,11 +31,13 @@ Offsets = npt.NDArray[np.int64]
 ROW_IDENTIFIERS = (ROW_ADDRESS, ROW_ID)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SqlValues:
     """Values of `{name: SQL}`. All expressions see the row as it was before."""
 
     expressions: Mapping[str, str]
+    _parsed: tuple[pa.Schema, Projection] | None = field(default=None, init=False)
+    """Expressions as they were parsed for a schema: that takes milliseconds, and each fragment needs them."""
     covers_all_rows: ClassVar[bool] = True
     is_thread_safe: ClassVar[bool] = True
     are_given: ClassVar[bool] = False
@@ -62,7 +64,10 @@ class SqlValues:
         return {name: expression.columns for name, expression in self._projection(base).compiled}
 
     def _projection(self, base: Snapshot) -> Projection:
-        return Projection.parse(self.expressions, with_metadata_columns(base.manifest.schema.arrow))
+        stored = base.manifest.schema.arrow
+        if self._parsed is None or not self._parsed[0].equals(stored):
+            self._parsed = stored, Projection.parse(self.expressions, with_metadata_columns(stored))
+        return self._parsed[1]
 
 
 @dataclass(frozen=True, slots=True)

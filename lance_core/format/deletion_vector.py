@@ -33,12 +33,7 @@ class DeletionVector:
 
     @classmethod
     def decode_bitmap(cls, data: bytes, *, path: str) -> "DeletionVector":
-        try:
-            bitmap = BitMap.deserialize(data)
-        except (ValueError, IndexError) as error:
-            raise Corrupt("is not a Roaring bitmap", path=path, field="deletion_file") from error
-        DELETED_ROWS.check(len(bitmap), path=path)  # eight bytes can encode a run of four billion rows
-        return cls(np.frombuffer(bitmap.to_array(), dtype=np.uint32))
+        return cls(np.frombuffer(decode_offsets(data, path=path).to_array(), dtype=np.uint32))
 
     @classmethod
     def of(cls, offsets: npt.ArrayLike) -> "DeletionVector":
@@ -75,3 +70,13 @@ class DeletionVector:
         mask = np.ones(count, dtype=np.bool_)
         mask[self.offsets[first:last] - start] = False
         return mask
+
+
+def decode_offsets(data: bytes, *, path: str) -> BitMap:
+    """Decode the offsets of rows of a fragment."""
+    try:
+        bitmap = BitMap.deserialize(data)
+    except (ValueError, IndexError) as error:
+        raise Corrupt("is not a Roaring bitmap", path=path, field="deletion_file") from error
+    DELETED_ROWS.check(len(bitmap), path=path)  # eight bytes can encode a run of four billion rows
+    return bitmap

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
+from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format import size_guard
@@ -282,14 +283,19 @@ class RowVersions:
 
     def with_version_at(self, positions: Positions, version: Version) -> "RowVersions":
         """Set this version at these positions, for example after a column was rewritten for some rows."""
-        numbers = check_positions(positions, len(self))
-        if len(numbers) and (np.diff(numbers) == 1).all():  # an array of all rows would take far longer than the runs
-            start, stop = int(numbers[0]), int(numbers[-1]) + 1
-            same = RowVersions.of_one(stop - start, version)
-            return RowVersions.concat([self.slice(0, start), same, self.slice(stop, len(self))])
         versions = self.to_numpy()
-        versions[numbers] = version
+        versions[check_positions(positions, len(self))] = version
         return RowVersions.of(versions)
+
+    def with_version_in(self, positions: BitMap, version: Version) -> "RowVersions":
+        """Set this version at the positions in a bitmap. One run of positions, such as all rows, needs no array."""
+        if not positions:
+            return self
+        start, stop = positions.min(), positions.max() + 1
+        if len(positions) < stop - start:
+            return self.with_version_at(np.frombuffer(positions.to_array(), dtype=np.uint32), version)
+        same = RowVersions.of_one(stop - start, version)
+        return RowVersions.concat([self.slice(0, start), same, self.slice(stop, len(self))])
 
     def encode(self) -> bytes:
         """Encode each run with the range of the rows that it covers."""

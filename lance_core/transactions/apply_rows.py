@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from lance_core.errors import InvalidInput, RetryableConflict
 from lance_core.format import field_ids
 from lance_core.format import operations as op
-from lance_core.format.deletion_vector import DeletionVector
+from lance_core.format.deletion_vector import decode_offsets
 from lance_core.format.fragment import TOMBSTONE, DataFile, Fragment
 from lance_core.format.ids import FragmentId, Version
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata
@@ -259,8 +259,8 @@ def _with_updated_versions(builder: ManifestBuilder, operation: op.Update) -> li
     for fragment in operation.updated:
         offsets = operation.updated_offsets.get(fragment.id)
         if offsets is not None and fragment.last_updated_at is not None:
-            positions = DeletionVector.decode_bitmap(offsets, path=f"updated offsets of fragment {fragment.id}").offsets
-            versions = _decode_versions(fragment, fragment.last_updated_at).with_version_at(positions, builder.version)
+            positions = decode_offsets(offsets, path=f"updated offsets of fragment {fragment.id}")
+            versions = _decode_versions(fragment, fragment.last_updated_at).with_version_in(positions, builder.version)
             fragment = fragment.with_lineage(last_updated_at=versions.encode())
         stamped.append(fragment)
     return stamped

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyroaring import BitMap
 
 from lance_core.errors import Corrupt, InvalidInput
 from lance_core.format._pb import rowids_pb2
@@ -72,6 +73,9 @@ def test_operations_equal_those_of_a_list(each: list[int], more: list[int], data
     assert versions.delete(np.unique(positions)).runs == RowVersions.of(remaining).runs
     stamped = [9 if row in rows else version for row, version in enumerate(each)]
     assert versions.with_version_at(positions, Version(9)).to_numpy().tolist() == stamped
+    assert versions.with_version_in(BitMap(rows), Version(9)).runs == RowVersions.of(stamped).runs
+    later = [9 if start <= row < stop else version for row, version in enumerate(each)]
+    assert versions.with_version_in(BitMap(range(start, stop)), Version(9)).runs == RowVersions.of(later).runs
     assert versions.to_numpy().tolist() == each
 
 
