@@ -15,8 +15,8 @@ from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.runs import Run, RunBuffer, run_of_tokens
 from lance_core.index.text.segment_writer import PartitionDocuments, SegmentWriter
 
-PORTION_BYTES = 4 << 20
-RUNS_BYTES = 96 << 20
+PORTION_BYTES = 2 << 20
+RUNS_BYTES = 64 << 20
 DOCUMENTS_MAX = 1 << 20
 
 

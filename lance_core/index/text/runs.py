@@ -19,7 +19,7 @@ from lance_core.index.text.bit_packing import Ints, ranges, starts_of
 from lance_core.index.text.posting_encoder import Numbers, PostingLists
 
 _KEY_BITS = 64
-POSTINGS_PER_RANGE = 1 << 19
+POSTINGS_PER_RANGE = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
