@@ -42,7 +42,7 @@ class SparkComputedColumn(Write):
     """Keep a column filled with the values of a function, or of an SQL expression, of other columns.
 
         SparkComputedColumn("words", type=pa.int64(), fn=count_words, inputs=["title", "body"])
-        SparkComputedColumn("total", type=pa.float64(), sql="price * quantity")
+        SparkComputedColumn("total", sql="price * quantity")
 
     Declare it with `lance_table(computed=[...])`. The first run adds the column and computes every row. Each later run
     calls the function only for rows that are new, whose inputs changed, or that another `code_version` computed, and
@@ -65,7 +65,7 @@ class SparkComputedColumn(Write):
 
     name: str = field(default="", kw_only=True)
     column: str
-    type: pa.DataType = field(kw_only=True)
+    type: pa.DataType | None = field(default=None, kw_only=True)
     fn: Function | None = field(default=None, kw_only=True)
     inputs: Sequence[str] = field(default=(), kw_only=True)
     sql: str | None = field(default=None, kw_only=True)

@@ -42,11 +42,12 @@ class ComputedColumn(CallSettings):
     """Declaration of a computed column. `CallSettings` has its settings of calls.
 
     ComputedColumn("words", pa.int64(), fn=count_words, inputs=["title", "body"], code_version="1")
-    ComputedColumn("total", pa.float64(), sql="price * quantity")
+    ComputedColumn("total", sql="price * quantity")
     """
 
     name: str
-    type: pa.DataType
+    type: pa.DataType | None = None
+    """Type of the values; `None` takes that of the column if it exists, and otherwise that of the expression."""
     fn: Function | None = None
     inputs: Sequence[str] = ()
     """Columns that the function receives, in this order; empty for SQL, which names its columns."""
@@ -83,7 +84,9 @@ class ComputedColumn(CallSettings):
         name: object = self.name
         if not isinstance(name, str) or not name or "." in name:
             raise InvalidInput(f"{what}: the name is the text of a top-level column")
-        if not isinstance(self.type, pa.DataType):
+        if self.type is None and self.sql is None:
+            raise InvalidInput(f"{what}: type= is missing; only the type of an expression is known before a call")
+        if self.type is not None and not isinstance(self.type, pa.DataType):
             raise InvalidInput(f"{what}: type= is an Arrow type such as pa.int64(), not {self.type!r}")
         given = [name for name in ("fn", "sql", "setup") if getattr(self, name) is not None]
         if len(given) != 1:
@@ -109,9 +112,12 @@ class ComputedColumn(CallSettings):
         """Return the declaration with the inputs of its expression. Raise if one of the inputs is no column."""
         declared = self
         if self.sql is not None:
-            readable = with_metadata_columns(columns)
-            projection = Projection.parse({self.name: self.sql}, readable, types={self.name: self.type})
-            declared = replace(self, inputs=projection.columns)
+            readable, arrow = with_metadata_columns(columns), self.type
+            if arrow is None and self.name in columns.names:
+                arrow = columns.field(self.name).type
+            types = {} if arrow is None else {self.name: arrow}
+            projection = Projection.parse({self.name: self.sql}, readable, types=types)
+            declared = replace(self, inputs=projection.columns, type=arrow or projection.schema.field(self.name).type)
         for name in (*declared.inputs, *declared.error_keys, *declared.blob_identity):
             if name not in columns.names:  # a row's id or version changes with each run, so no value would be fresh
                 raise InvalidInput(
@@ -245,7 +251,22 @@ def in_order(columns: Sequence[ComputedColumn]) -> tuple[ComputedColumn, ...]:
 
 
 def resolve_all(columns: Sequence[ComputedColumn], table: pa.Schema, *, what: str) -> tuple[ComputedColumn, ...]:
-    """Return the columns with the inputs of their expressions, in the order in which they are computed."""
-    new = [column for column in columns if column.name not in table.names]
-    together = pa.schema([*table, *(pa.field(each.name, each.type) for each in new)])
-    return in_order([column.resolve(together, what=what) for column in columns])
+    """Return the columns with the inputs and types of their expressions, in the order in which they are computed. The
+    type of an expression may follow from that of another one, so those that lack a column are tried again."""
+    known, resolved, waiting = {each.name: each for each in table}, list[ComputedColumn](), list(columns)
+    for each in columns:
+        if each.type is not None:
+            known.setdefault(each.name, pa.field(each.name, each.type))
+    while waiting:
+        failed: dict[str, InvalidInput] = {}
+        for each in waiting:
+            try:
+                resolved.append(each.resolve(pa.schema(known.values()), what=what))
+            except InvalidInput as error:
+                failed[each.name] = error
+            else:
+                known.setdefault(each.name, pa.field(each.name, resolved[-1].type))
+        if len(failed) == len(waiting):
+            raise failed[waiting[0].name]
+        waiting = [each for each in waiting if each.name in failed]
+    return in_order(resolved)

@@ -49,6 +49,11 @@ class InterruptedRunner:
         return results
 
 
+def doubled_of(a: int | None, version: int) -> int | None:
+    """Return the value of the second column, which tells all inputs and versions of the code apart."""
+    return None if a is None else 2 * a + 1_000 * version
+
+
 @dataclass
 class History:
     """One table with three computed columns: the second reads the first, and the third fails for some rows."""
@@ -67,7 +72,7 @@ class History:
         def double(batch: pa.RecordBatch) -> pa.Array:
             ids, inputs = batch.column("id").to_pylist(), batch.column("a").to_pylist()
             self.calls += [(row, -1 if a is None else a, version) for row, a in zip(ids, inputs, strict=True)]
-            return pa.array([None if a is None else 2 * a + version for a in inputs], pa.int64())
+            return pa.array([doubled_of(a, version) for a in inputs], pa.int64())
 
         doubled = ComputedColumn("doubled", pa.int64(), double, inputs=["id", "a"], code_version=str(version))
         inverse = ComputedColumn(
@@ -83,6 +88,7 @@ class History:
 
     def fill(self, bounds: Bounds = NO_BOUNDS, interrupt: Callable[[], object] | None = None) -> list[FillReport]:
         runner = InterruptedRunner(interrupt=interrupt)
+        fresh, calls = self.fresh_ids(), len(self.calls)
         runner_options = WriteOptions(retries=20)
         table = TableRef(self.uri, durable=False)
         reports = compute_columns(
@@ -93,7 +99,16 @@ class History:
             options=runner_options,
             runner_for=lambda _column: runner,
         )
+        if interrupt is None:
+            assert not [call for call in self.calls[calls:] if call[0] in fresh], "rows are computed without reason"
         return list(reports)
+
+    def fresh_ids(self) -> set[int]:
+        """Return the rows that have the value of their inputs and the present code."""
+        if "doubled" not in self.table().schema.names:
+            return set()
+        rows = self.table().to_table(["id", "a", "doubled"], filter="doubled is not null").to_pylist()
+        return {row["id"] for row in rows if row["doubled"] == doubled_of(row["a"], self.code_version)}
 
     def table(self) -> Table:
         return Table.open(self.uri, durable=False)
@@ -102,7 +117,8 @@ class History:
         count = self.choices.randint(1, 6)
         ids = list(range(self.next_id, self.next_id + count))
         self.next_id += count
-        return {"id": ids, "a": [self.choices.randint(0, 5) for _ in ids], "b": ["new"] * count}
+        inputs = pa.array([self.choices.choice([None, *range(6)]) for _ in ids], pa.int64())
+        return {"id": ids, "a": inputs, "b": ["new"] * count}
 
     def condition(self) -> str:
         return f"id % {self.choices.randint(2, 4)} = {self.choices.randint(0, 1)}"
@@ -127,8 +143,7 @@ class History:
                 self.table().upsert({"id": ids, "a": [9] * len(ids), "b": ["upsert"] * len(ids)}, "id")
             case 7:
                 rows = self.new_rows()
-                arrays = {"id": pa.array(rows["id"], pa.int64()), "a": pa.array(rows["a"], pa.int64())}
-                lance.write_dataset(pa.table({**arrays, "b": pa.array(rows["b"])}), self.uri, mode="append")
+                lance.write_dataset(pa.table({**rows, "id": pa.array(rows["id"])}), self.uri, mode="append")
             case 8:
                 lance.dataset(self.uri).update({"a": "7"}, where=self.condition())
             case 9:
@@ -175,7 +190,7 @@ class History:
         self.fill()
         for rows in (self.table().to_table().to_pylist(), lance.dataset(self.uri).to_table().to_pylist()):
             for row in rows:
-                doubled = None if row["a"] is None else 2 * row["a"] + self.code_version
+                doubled = doubled_of(row["a"], self.code_version)
                 assert row["doubled"] == doubled, row
                 assert row["squared"] == (None if doubled is None else doubled**2), row
         calls = len(self.calls)
@@ -245,6 +260,43 @@ def test_a_row_is_computed_once_for_each_reason(tmp_path: Path) -> None:
     assert called() == list(range(10))
 
 
+def test_a_branch_is_filled_alone(tmp_path: Path) -> None:
+    """Records of fresh fragments and entries of failed rows belong to one branch."""
+    uri = str(tmp_path / "t")
+    rows = {"id": [0, 1, 2], "a": pa.array([1, FAILING, None], pa.int64())}
+    table = Table.create(uri, rows, stable_row_ids=True, durable=False)
+    history = History(uri, random.Random(0), "null")
+
+    def fill(branch: str | None) -> list[int]:
+        reports = compute_columns(
+            TableRef(uri, branch, durable=False),
+            history.columns(),
+            recompute=False,
+            bounds=NO_BOUNDS,
+            options=WriteOptions(),
+            runner_for=lambda _column: LocalRunner(),
+        )
+        return [report.computed for report in reports]
+
+    def failing(branch: str | None) -> list[str]:
+        return sorted(Table.open(uri, branch=branch).failed_rows("inverse")["key"].to_pylist())
+
+    table.branches.create("dev")
+    assert fill("dev") == [3, 3, 3]
+    assert Table.open(uri).version == table.version
+    assert (failing("dev"), failing(None)) == (['{"id": 1}', '{"id": 2}'], [])
+    Table.open(uri).update({"a": "5"}, where="id = 1")
+    assert fill(None) == [3, 3, 3]
+    assert (failing("dev"), failing(None)) == (['{"id": 1}', '{"id": 2}'], ['{"id": 2}'])
+    Table.open(uri, branch="dev").append({"id": [3], "a": [FAILING]})
+    assert (fill(None), fill("dev")) == ([0, 0, 0], [1, 1, 1])
+    assert (len(failing("dev")), failing(None)) == (3, ['{"id": 2}'])
+    tables = [Table.open(uri, branch=branch).to_table().sort_by("id") for branch in (None, "dev")]
+    assert [table["doubled"].to_pylist() for table in tables] == [
+        [doubled_of(a, 1) for a in inputs] for inputs in ([1, 5, None], [1, FAILING, None, FAILING])
+    ]
+
+
 def test_a_run_after_a_killed_driver_does_not_repeat_its_calls(tmp_path: Path) -> None:
     history = History(str(tmp_path / "t"), random.Random(0))
     Table.create(history.uri, {"id": range(10), "a": range(10), "b": ["x"] * 10}, max_rows_per_file=4, durable=False)
@@ -257,6 +309,15 @@ def test_a_run_after_a_killed_driver_does_not_repeat_its_calls(tmp_path: Path) -
     assert [(row, a) for row, a, _version in history.calls] == [(8, 8), (9, 50)]  # the other two fragments are resumed
     history.check()
     assert not list(Path(history.uri).glob("_lance_assets/work/*/*"))
+
+
+def test_a_fragment_that_a_killed_run_left_incomplete_is_filled(tmp_path: Path) -> None:
+    history = History(str(tmp_path / "t"), random.Random(0))
+    Table.create(history.uri, {"id": range(10), "a": range(10), "b": ["x"] * 10}, max_rows_per_file=4, durable=False)
+    with pytest.raises(Killed):
+        history.fill(Bounds(rows_max=2), interrupt=history._kill)
+    assert len(history.calls) == 2
+    assert [report.remaining for report in history.fill()] == [0, 0, 0]
 
 
 def fill_one(uri: str, column: ComputedColumn, *, intent: str | None = None, **options: object) -> FillReport:
@@ -376,6 +437,30 @@ def test_a_table_at_the_same_place_has_records_of_its_own(tmp_path: Path) -> Non
         shutil.rmtree(uri)
 
 
+def test_expressions_have_a_type_of_their_own(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    Table.create(uri, {"id": [1, 2], "name": ["a", "bc"]}, durable=False)
+
+    def fill(code_version: str) -> list[int]:
+        reports = compute_columns(
+            TableRef(uri, durable=False),
+            [
+                ComputedColumn("label", sql="concat(name, '-', cast(half as string))", code_version=code_version),
+                ComputedColumn("half", sql="id / 2.0", code_version=code_version),
+            ],
+            recompute=False,
+            bounds=NO_BOUNDS,
+            options=WriteOptions(),
+            runner_for=lambda _column: LocalRunner(),
+        )
+        return [report.computed for report in reports]
+
+    assert (fill("1"), fill("1"), fill("2")) == ([2, 2], [0, 0], [2, 2])
+    rows = Table.open(uri).to_table(["half", "label"])
+    assert rows.schema.types == [pa.float64(), pa.string()]
+    assert rows.to_pylist() == [{"half": 0.5, "label": "a-0.5"}, {"half": 1.0, "label": "bc-1.0"}]
+
+
 def test_a_declaration_that_cannot_work_is_refused(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     Table.create(uri, {"id": [1]}, durable=False)
@@ -400,6 +485,8 @@ def test_a_declaration_that_cannot_work_is_refused(tmp_path: Path) -> None:
         ([column("x", sql="id"), column("x", sql="id")], "declared twice"),
         ([column("x", fn=len, inputs=["nothing"])], "nothing"),
         ([column("x", fn=len)], "inputs= names the columns"),
+        ([ComputedColumn("x", fn=len, inputs=["id"])], "type= is missing"),
+        ([ComputedColumn("x", sql="y"), ComputedColumn("y", sql="x")], "there is no column 'y'"),
         ([column("x", fn=len, inputs=["id", "id"])], "names a column twice"),
         ([column("x", fn=len, inputs=["_rowid"])], "there is no column '_rowid'"),
         ([column("x", fn=len, sql="id")], "exactly one of fn=, setup= and sql="),
