@@ -84,10 +84,7 @@ class ComputedColumn(CallSettings):
         name: object = self.name
         if not isinstance(name, str) or not name or "." in name:
             raise InvalidInput(f"{what}: the name is the text of a top-level column")
-        if self.type is None and self.sql is None:
-            raise InvalidInput(f"{what}: type= is missing; only the type of an expression is known before a call")
-        if self.type is not None and not isinstance(self.type, pa.DataType):
-            raise InvalidInput(f"{what}: type= is an Arrow type such as pa.int64(), not {self.type!r}")
+        self._check_type(what)
         given = [name for name in ("fn", "sql", "setup") if getattr(self, name) is not None]
         if len(given) != 1:
             raise InvalidInput(f"{what}: give exactly one of fn=, setup= and sql=, not {' and '.join(given) or 'none'}")
@@ -107,6 +104,12 @@ class ComputedColumn(CallSettings):
             validation.check_uri(self.errors_uri)
         if self.on_error not in ("fail", "null", "skip"):
             raise InvalidInput(f"{what}: on_error={self.on_error!r}: it must be 'fail', 'null' or 'skip'")
+
+    def _check_type(self, what: str) -> None:
+        if self.type is None and self.sql is None:
+            raise InvalidInput(f"{what}: type= is missing; only the type of an expression is known before a call")
+        if self.type is not None and not isinstance(self.type, pa.DataType):
+            raise InvalidInput(f"{what}: type= is an Arrow type such as pa.int64(), not {self.type!r}")
 
     def resolve(self, columns: pa.Schema, *, what: str) -> "ComputedColumn":
         """Return the declaration with the inputs of its expression. Raise if one of the inputs is no column."""
