@@ -69,7 +69,12 @@ def _queries(words: Sequence[str], *, is_long: bool) -> Sequence[tuple[str, Quer
     """Return searches of words by their rank."""
     first, second, third, fourth = (words[min(rank, len(words) - 1)] for rank in (2, 9, 29, 99))
     if is_long:
-        return [("phrase", Phrase(f"{first} {second}", "body")), ("one word", Match(third, "body"))]
+        phrase = Phrase(f"{first} {second}", "body")
+        return [
+            ("phrase", phrase),
+            ("one word", Match(third, "body")),
+            ("boolean with an optional phrase", Boolean([Match(third, "body")], [phrase])),
+        ]
     clauses = Boolean([Match(third, "body")], [Match(fourth, "body"), Match(second, "body")], [Match(first, "body")])
     return [
         ("one word", Match(third, "body")),

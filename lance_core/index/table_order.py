@@ -8,6 +8,7 @@ from lance_core.datafiles.fragment_reader import read_deletions
 from lance_core.format.fragment import Fragment
 from lance_core.format.row_sets import HALF_BITS, LOWER_HALF, Ids
 from lance_core.scan.parallel import map_in_order
+from lance_core.scan.take import RowPositions
 from lance_core.versions.snapshot import Snapshot
 
 Ints = npt.NDArray[np.int64]
@@ -24,7 +25,7 @@ class TableOrder:
         rows = np.fromiter((each.physical_rows for each in fragments), dtype=np.int64, count=len(fragments))
         self.row_count = int(rows.sum())
         self._ids, self._starts = ids, np.cumsum(rows) - rows
-        self._rows = rows
+        self._rows, self._ends = rows, np.cumsum(rows)
         self._order = np.argsort(ids, kind="stable")
 
     def positions(self, addresses: Ids) -> Ints:
@@ -39,9 +40,14 @@ class TableOrder:
 
     def addresses(self, positions: Ints) -> Ids:
         """Return the addresses of rows that exist."""
-        number = np.searchsorted(self._starts + self._rows, positions, side="right")
-        offsets = positions - self._starts[number]
-        return (self._ids[number].astype(np.uint64) << np.uint64(HALF_BITS)) | offsets.astype(np.uint64)
+        found = self.locate(positions)
+        fragments, offsets = self._ids[found.fragments].astype(np.uint64), found.offsets.astype(np.uint64)
+        return (fragments << np.uint64(HALF_BITS)) | offsets
+
+    def locate(self, positions: Ints) -> RowPositions:
+        """Return the fragments and offsets of rows that exist."""
+        number = np.searchsorted(self._ends, positions, side="right")
+        return RowPositions(number, positions - self._starts[number])
 
     def start_of(self, fragment_id: int) -> int:
         """Return the position of the first row of a fragment."""

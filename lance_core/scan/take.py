@@ -67,10 +67,16 @@ def take(
     location: Location, manifest: Manifest, rows: RowNumbers, columns: Sequence[str] | None, *, by: By
 ) -> pa.Table:
     """Read the rows with these numbers."""
+    return take_positions(location, manifest, locate_rows(location, manifest, rows, by=by), columns)
+
+
+def take_positions(
+    location: Location, manifest: Manifest, positions: RowPositions, columns: Sequence[str] | None
+) -> pa.Table:
+    """Read the rows at positions where live rows are known to be."""
     cache = ReaderCache.of(location, manifest)
     plan = cache.plan_columns(columns)
     reader = cache.row_reader(plan, None)
-    positions = locate_rows(location, manifest, rows, by=by)
     requested = scan_order_keys(positions)
     if not plan.output:
         return pa.Table.from_batches([rows_without_columns(len(requested))])

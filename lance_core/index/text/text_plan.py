@@ -84,7 +84,7 @@ def _canonical(query: Query, base: Snapshot, *, highlight: bool) -> Query:
 
 
 def _with_column(query: Match | Phrase, column: str) -> Match | Phrase:
-    return replace(query, column=column)
+    return query if query.column == column else replace(query, column=column)
 
 
 def column_type(base: Snapshot, column: str) -> pa.DataType:

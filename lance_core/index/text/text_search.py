@@ -56,12 +56,13 @@ from lance_core.index.text.text_plan import (
 from lance_core.index.verification import may_list_old_values, missed_fragments
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
-from lance_core.scan.take import By, take
+from lance_core.scan.take import RowPositions, take_positions
 from lance_core.storage.lru_cache import LruCache
 from lance_core.text import BestOf, Boolean, Boost, Match, Phrase, Query, TextRequest
 from lance_core.versions.snapshot import Snapshot
 
 SCORE = "_score"
+_SCORE_FIELD = pa.field(SCORE, pa.float32())
 VIEW_CACHE_BYTES_MAX = 256 << 20
 """Bytes of the table positions of documents, and of scanned texts, that searches of all tables keep."""
 _FRAGMENTS_IN_ORDER_MAX = 256
@@ -80,8 +81,7 @@ def search(base: Snapshot, request: TextRequest) -> pa.Table:
     columns = result_columns(base, request)
     searcher = TextSearcher(base, request)
     rows = searcher.best()
-    addresses = searcher.lookup.order.addresses(rows.positions)
-    return _read_rows(base, addresses, rows.scores, columns, searcher.highlighter())
+    return _read_rows(base, searcher.lookup.order.locate(rows.positions), rows.scores, columns, searcher.highlighter())
 
 
 def explain_search(base: Snapshot, request: TextRequest) -> str:
@@ -98,7 +98,7 @@ def check_request(request: TextRequest) -> TextRequest:
     validation.check_flag(request.exact, "exact")
     validation.check_flag(request.highlight, "highlight")
     k = validation.check_integer(request.k, "k", at_least=1, too_small="a search returns at least one row")
-    return replace(request, k=k)
+    return request if type(request.k) is int else replace(request, k=k)
 
 
 class TextLookup:
@@ -497,14 +497,16 @@ def result_columns(base: Snapshot, request: TextRequest) -> list[str]:
 
 
 def _read_rows(
-    base: Snapshot, addresses: Ids, scores: np.ndarray, columns: Sequence[str], highlighter: Highlighter | None
+    base: Snapshot, positions: RowPositions, scores: np.ndarray, columns: Sequence[str], highlighter: Highlighter | None
 ) -> pa.Table:
-    computed: dict[str, pa.Array] = {SCORE: pa.array(scores, pa.float32())}
+    computed: dict[str, pa.Array] = {SCORE: pa.array(scores.astype(np.float32))}
     stored = [name for name in columns if name not in (SCORE, HIGHLIGHTS)]
     if highlighter is not None:
-        texts = take(base.location, base.manifest, addresses, highlighter.columns, by=By.ROW_ADDRESS)
+        texts = take_positions(base.location, base.manifest, positions, highlighter.columns)
         computed[HIGHLIGHTS] = highlighter.mark(texts)
-    rows = take(base.location, base.manifest, addresses, stored, by=By.ROW_ADDRESS) if stored else None
+    rows = take_positions(base.location, base.manifest, positions, stored) if stored else None
+    if rows is not None and highlighter is None and columns[-1] == SCORE:
+        return rows.append_column(_SCORE_FIELD, computed[SCORE])
     by_name: Mapping[str, pa.ChunkedArray] = {} if rows is None else dict(zip(stored, rows.columns, strict=True))
     fields = {name: pa.field(name, array.type) for name, array in computed.items()}
     if rows is not None:
