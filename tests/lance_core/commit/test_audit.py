@@ -143,7 +143,8 @@ def test_each_write_is_audited_before_readers_see_it(table: Table, name: str) ->
     published = done.table.transaction()
     assert published is not None
     assert published.uuid == calls.transaction().uuid  # type: ignore[union-attr]
-    recorded = {"lance_assets.columns"} if name in ("update", "add_columns") else set()
+    records_columns = name in ("update", "add_columns", "upsert", "merge_columns")
+    recorded = {"lance_assets.columns"} if records_columns else set()
     assert set(published.properties) == {"by", *recorded}
     assert published.properties["by"] == "me"
     assert detached_manifests(table) == [f"d{number}.manifest"], "the detached manifest of a published change remains"
