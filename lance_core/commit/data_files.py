@@ -19,7 +19,7 @@ from lance_core.format.index_metadata import IndexMetadata, SegmentFile
 from lance_core.format.naming import split_qualified_path
 from lance_core.runtime import Runtime
 from lance_core.storage.concurrency import map_requests, requests_max
-from lance_core.storage.store import SupportsConcurrency, SupportsOrderedListing
+from lance_core.storage.store import ObjectInfo, SupportsConcurrency, SupportsOrderedListing
 from lance_core.versions.location import Location
 
 SHARED_BYTES_MAX = 16 * 1024**2
@@ -28,6 +28,8 @@ QUESTIONS_MAX = 16
 """Maximum number of files that are asked for one by one in any case."""
 LISTED_MIN = 1_000
 """Files in one page of a listing."""
+LISTED_PART_MAX = 900
+"""Files that one of several listings at the same time looks for."""
 LISTED_PER_FILE_MAX = 8
 """Listing this many files, page after page, takes half as long as asking for one of them, 64 at the same time."""
 
@@ -163,19 +165,36 @@ def find_sizes(location: Location, paths: Sequence[str]) -> Iterator[int | None]
 
 
 def _list_sizes(location: Location, paths: Sequence[str]) -> dict[str, int]:
-    """Return the sizes of those files that a bounded listing of their directories finds."""
+    """Return the sizes of those files that a bounded listing of their directories finds. Parts of a directory are
+    listed at the same time, each from the first to the last of its files."""
     store = location.own_store
     if requests_max(store) == 1 or not isinstance(store, SupportsOrderedListing):
         return {}
-    counts: dict[str, int] = {}
-    for path in paths:
+    by_directory: dict[str, list[str]] = {}
+    for path in sorted(paths):
         base_id, inner = split_qualified_path(path)
         if base_id is None:
-            directory = inner.rpartition("/")[0]
-            counts[directory] = counts.get(directory, 0) + 1
-    return {
-        info.path: info.size
-        for directory, count in counts.items()
-        if count > QUESTIONS_MAX
-        for info in store.list_first(directory, max(LISTED_MIN, LISTED_PER_FILE_MAX * count))
-    }
+            directory, _, name = inner.rpartition("/")
+            by_directory.setdefault(directory, []).append(name)
+    parts = [
+        (directory, names[start : start + LISTED_PART_MAX])
+        for directory, names in by_directory.items()
+        if len(names) > QUESTIONS_MAX
+        for start in range(0, len(names), LISTED_PART_MAX)
+    ]
+    listed = map_requests(store, lambda part: _list_part(store, *part), parts)
+    return {info.path: info.size for infos in listed for info in infos}
+
+
+def _list_part(store: SupportsOrderedListing, directory: str, names: Sequence[str]) -> Sequence[ObjectInfo]:
+    """List a directory from the first of these sorted names to the last, or to the end of the bounds."""
+    found: list[ObjectInfo] = []
+    after, remaining = names[0][:-1], max(LISTED_MIN, LISTED_PER_FILE_MAX * len(names))
+    while remaining > 0:
+        count = min(remaining, LISTED_MIN)
+        page = store.list_first(directory, count, after)
+        found += page
+        after, remaining = page[-1].path.rpartition("/")[2] if page else "", remaining - count
+        if len(page) < count or after >= names[-1]:
+            break
+    return found

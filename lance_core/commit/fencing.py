@@ -68,7 +68,15 @@ class CommitFence:
 
     The fence releases its leases at the end, unless a put of the commit may still succeed."""
 
-    def __init__(self, location: Location, uuid: str, started_at: ClockReading | None, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        location: Location,
+        uuid: str,
+        started_at: ClockReading | None,
+        runtime: Runtime,
+        leased: Collection[str] = (),
+    ) -> None:
+        """Prepare the checks. `leased` are keys of files that the caller holds a lease on and has checked to exist."""
         self._location = location
         self._uuid = uuid
         self._runtime = runtime
@@ -76,7 +84,7 @@ class CommitFence:
         self._started_at = started_at or self._attempt_began
         self._written_at: dict[str, ClockReading] = {}
         """Files that the commit itself wrote, with the time before each was written."""
-        self._verified: set[str] = set()
+        self._verified: set[str] = set(leased)
         """Old files that have a lease; the required ones among them were checked to exist."""
         self._leases: list[str] = []
 

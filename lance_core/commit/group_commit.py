@@ -19,7 +19,7 @@ correct. Start with `commit_append`; the reasons are in `002-group-commit-and-si
 
 import os
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -78,6 +78,8 @@ class PendingAppend:
     rows: BufferedRows | None = None
     """Rows that are not written yet. The operation of `transaction` then has no fragments."""
     record: IntentRecord | None = None
+    leased: frozenset[str] = frozenset()
+    """Keys of its files on which its caller holds a lease."""
     is_alone: bool = False
     """True after a group with it could not be committed: it commits by itself."""
     is_abandoned: bool = False
@@ -156,10 +158,13 @@ def commit_append(
     started_at: ClockReading | None = None,
     rows: BufferedRows | None = None,
     record: IntentRecord | None = None,
+    leased: Collection[str] = (),
 ) -> CommitResult:
     """Commit an append as `commit` does, together with concurrent ones. `rows` are its rows if they are not written
     yet; their files are then registered with `record`."""
-    append = PendingAppend(location, ours, base, since, attempts, runtime, started_at, rows, record)
+    append = PendingAppend(
+        location, ours, base, since, attempts, runtime, started_at, rows, record, leased=frozenset(leased)
+    )
     key = location.key
     followers: list[PendingAppend] = []
     try:
@@ -367,6 +372,7 @@ def _commit(append: PendingAppend, ours: Transaction) -> CommitResult:
         attempts=append.attempts,
         runtime=append.runtime,
         started_at=append.started_at,
+        leased=append.leased,
     )
 
 

@@ -87,16 +87,17 @@ def commit(
     attempts: int,
     runtime: Runtime,
     started_at: ClockReading | None = None,
+    leased: Collection[str] = (),
 ) -> CommitResult:
     """Commit the transaction in exactly one version.
 
     The history after `since` is searched for an earlier commit of it. `started_at` is a time before its first file was
-    written; None means now."""
+    written; None means now. `leased` are keys of files that the caller holds a lease on and has checked to exist."""
     store = location.own_store
     lock = store.commit_lock(naming.VERSIONS) if isinstance(store, SupportsCommitLock) else nullcontext()
     # A restore references old files, and its own version may come too late to protect them from a cleanup.
     written_at = ClockReading.distant_past() if isinstance(ours.operation, Restore) else started_at
-    with CommitFence(location, ours.uuid, written_at, runtime) as fence, lock:
+    with CommitFence(location, ours.uuid, written_at, runtime, leased) as fence, lock:
         return _CommitLoop(location, ours, base, since, attempts, runtime, fence).run()
 
 

@@ -14,7 +14,7 @@ transaction uuid. Files of the abandoned plan are left to cleanup, and nothing i
 `004-one-write-protocol.md`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -42,6 +42,7 @@ from lance_core.errors import (
 )
 from lance_core.format import naming
 from lance_core.format.config_keys import TABLE_ID
+from lance_core.format.fragment import DataFile
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.format.operations import Append, Operation, Restore, Rewrite
@@ -314,14 +315,47 @@ def finish(
     """Verify the files of the operation, audit it, commit it, and record the commit with the intent."""
     planned_on = started.base.manifest if isinstance(started.base, Snapshot) else None
     files, segments = files_written(operation, planned_on), segments_written(operation, planned_on)
-    data_files.register_files(
-        started.location,
-        started.record,
-        files,
-        started.runtime,
-        segments,
-        written_by_us=started.started_at is not None and not started.started_at.is_distant_past,
-    )
+    written_by_us = started.started_at is not None and not started.started_at.is_distant_past
+    are_old = started.started_at is not None and started.started_at.is_distant_past
+    leased = _own_keys(files) if are_old else ()
+    with _lease(started.location, Lease("this commit", files=leased), started.runtime):
+        data_files.register_files(
+            started.location, started.record, files, started.runtime, segments, written_by_us=written_by_us
+        )
+        return _audit_and_commit(started, operation, properties, attempts, audit, leased)
+
+
+def _own_keys(files: Iterable[DataFile]) -> tuple[str, ...]:
+    """Return the keys of the data files in the table itself."""
+    return tuple(sorted(file.qualified_path for file in files if not file.message.HasField("base_id")))
+
+
+@contextmanager
+def _lease(location: Location, lease: Lease, runtime: Runtime) -> Iterator[None]:
+    """Hold a lease on files that exist already, so that they are checked once, and no cleanup removes them before the
+    commit references them. An undecided commit leaves the lease to expire, since its put may still succeed."""
+    records = [acquire(location.own_store, part, runtime) for part in lease.parts()] if lease.files else []
+    try:
+        yield
+    except CommitUndecided:
+        raise
+    except LanceError:
+        for record in records:
+            release(location.own_store, record)
+        raise
+    for record in records:
+        release(location.own_store, record)
+
+
+def _audit_and_commit(
+    started: StartedWrite,
+    operation: Operation,
+    properties: Mapping[str, str],
+    attempts: int,
+    audit: AuditFunction | None,
+    leased: Sequence[str],
+) -> WriteResult:
+    """Audit an operation, commit it, and record the commit with the intent. `leased` are files that have a lease."""
     ours = Transaction(started.read_version, started.uuid, operation, properties, verb=started.verb)
     detached = None
     if audit is not None:
@@ -345,6 +379,7 @@ def finish(
                 attempts=attempts,
                 runtime=started.runtime,
                 started_at=started.started_at,
+                leased=leased,
             )
     except CommitUndecided:
         with suppress(LanceError):  # the outcome stays undecided

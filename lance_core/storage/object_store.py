@@ -103,8 +103,9 @@ class ObjectStore(
     def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
         return [*self._list_pages(directory, recursive=False, after=start_after)]
 
-    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
-        return [*islice(self._list_pages(directory, recursive=False, limit=min(count, PAGE_KEYS_MAX)), count)]
+    def list_first(self, directory: str, count: int, start_after: str = "") -> Sequence[ObjectInfo]:
+        pages = self._list_pages(directory, recursive=False, after=start_after, limit=min(count, PAGE_KEYS_MAX))
+        return [*islice(pages, count)]
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         return [*self._list_pages(directory, recursive=True)]

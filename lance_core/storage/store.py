@@ -132,8 +132,9 @@ class SupportsOrderedListing(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
-        """Return the first `count` objects directly in a directory by name, with one request for each thousand."""
+    def list_first(self, directory: str, count: int, start_after: str = "") -> Sequence[ObjectInfo]:
+        """Return the first `count` objects directly in a directory by name, after a name if one is given, with one
+        request for each thousand."""
 
 
 class ReportsClockJumps(ABC):

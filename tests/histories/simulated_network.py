@@ -214,8 +214,8 @@ class DatingNetwork(SimulatedNetwork, ReportsClockJumps):
 class OrderedListingNetwork(DatingNetwork, SupportsOrderedListing):
     """Network to a store that lists in order, like an object store."""
 
-    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
-        return self.list(directory)[:count]
+    def list_first(self, directory: str, count: int, start_after: str = "") -> Sequence[ObjectInfo]:
+        return self.list(directory, start_after)[:count]
 
 
 class ChangeReportingNetwork(SimulatedNetwork, ReportsLastChange):

@@ -97,11 +97,13 @@ class TwoPhaseStore(SupportsOrderedListing, SupportsConcurrency, SupportsBatchDe
         listed = self._list_with_newest(directory, lambda: self.table_store.list(directory, start_after))
         return [info for info in listed if info.path.rpartition("/")[2] > start_after] if start_after else listed
 
-    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+    def list_first(self, directory: str, count: int, start_after: str = "") -> Sequence[ObjectInfo]:
         """List the first names of a directory, including the newest version in the manifest store.
 
         The entries alone do not determine the newest version, because writers of other libraries may not create them.
         """
+        if start_after:
+            return self.list(directory, start_after)[:count]
         store = self.table_store
         if isinstance(store, SupportsOrderedListing):
             return self._list_with_newest(directory, lambda: store.list_first(directory, count))[:count]

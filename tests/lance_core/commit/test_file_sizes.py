@@ -31,9 +31,9 @@ class RemoteStore(MemoryStore, SupportsOrderedListing, SupportsConcurrency):
         self.requests += 1
         return super().head(path)
 
-    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+    def list_first(self, directory: str, count: int, start_after: str = "") -> Sequence[ObjectInfo]:
         self.requests += -(-count // 1000)
-        return self.list(directory)[:count]
+        return self.list(directory, start_after)[:count]
 
 
 def location_of(store: MemoryStore) -> Location:

@@ -21,8 +21,8 @@ class OrderedStore(MemoryStore, SupportsOrderedListing):
         super().__init__()
         self.reads: list[str] = []
 
-    def list_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
-        return self.list(directory)[:count]
+    def list_first(self, directory: str, count: int, start_after: str = "") -> Sequence[ObjectInfo]:
+        return self.list(directory, start_after)[:count]
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         self.reads.append(path)
