@@ -311,6 +311,26 @@ def test_a_run_after_a_killed_driver_does_not_repeat_its_calls(tmp_path: Path) -
     assert not list(Path(history.uri).glob("_lance_assets/work/*/*"))
 
 
+@pytest.mark.parametrize("stable", [False, True])
+def test_inputs_that_are_replaced_during_a_run_make_rows_stale(tmp_path: Path, stable: bool) -> None:
+    """The replacement of inputs in a fragment without stale rows does not conflict with the commit of the run, which
+    must not record the fragment as fresh."""
+    uri = str(tmp_path / "t")
+    Table.create(uri, {"id": range(10), "a": range(10)}, max_rows_per_file=4, stable_row_ids=stable, durable=False)
+    column = ComputedColumn("w", pa.int64(), twice, inputs=["a"])
+
+    def replace_input() -> None:
+        Table.open(uri, durable=False).add_columns({"a": "a + 100"}, replace=True, where="id < 4")
+
+    fill_one(uri, column)
+    Table.open(uri, durable=False).append({"id": [10, 11], "a": [10, 11]})
+    assert fill_one(uri, column, runner=InterruptedRunner(replace_input)).computed == 2
+    assert fill_one(uri, column).computed == 4
+    rows = Table.open(uri).to_table(["id", "a", "w"]).to_pylist()
+    assert [row["a"] for row in rows] == [row["id"] + 100 * (row["id"] < 4) for row in rows]
+    assert [row["w"] for row in rows] == [2 * row["a"] for row in rows]
+
+
 def test_a_fragment_that_a_killed_run_left_incomplete_is_filled(tmp_path: Path) -> None:
     history = History(str(tmp_path / "t"), random.Random(0))
     Table.create(history.uri, {"id": range(10), "a": range(10), "b": ["x"] * 10}, max_rows_per_file=4, durable=False)
