@@ -99,6 +99,11 @@ class LanceCodec:
 
         return IsolatedReader(self.store, path, checked, tuple(columns), size=size)
 
+    def read_object(self, path: str, size: int) -> bytes:
+        """Read an object of this size as a whole. Many threads do so faster than by the store, since the codec sends
+        the request without the interpreter lock."""
+        return self._read_range(path, 0, size)
+
     def open_ahead(self, files: Sequence[FileToRead]) -> None:
         """Open untrusted files of an object store at the same time, so that opening each of them next is fast."""
         if not self.trusted and not isinstance(self.store, LocalStore):

@@ -4,18 +4,20 @@ A cleanup reads each manifest for its references, and again when it removes the 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
 
-from lance_core.errors import NotFound
+from lance_core.datafiles.lance_codec import LanceCodec
+from lance_core.errors import LanceError, NotFound
 from lance_core.format import naming
 from lance_core.format.ids import Version
 from lance_core.format.manifest import Manifest
 from lance_core.limits import MANIFEST_BYTES
-from lance_core.storage.concurrency import map_requests
+from lance_core.storage.concurrency import map_requests, requests_max
 from lance_core.storage.store import ObjectInfo, load_details, read_whole
-from lance_core.versions.file_inventory import references_of
+from lance_core.versions.file_inventory import FileReferences, references_of
 from lance_core.versions.location import Location
 from lance_core.versions.snapshot import versions_of
 
@@ -24,6 +26,10 @@ YOUNG_VERSION_AGE = timedelta(minutes=1)
 same number and would find the number free. A writer that takes longer checks again (`commit/fencing.py`)."""
 KEPT_BYTES_MAX = 64 * 2**20
 """Bytes of manifests that a cleanup keeps until they are removed."""
+_DECODED_BYTES_MAX = 4 * 2**20
+"""Bytes of manifests whose references a cleanup keeps, which take several times as much memory."""
+READ_BY_CODEC_MIN = 32
+"""Number of manifests from which on it is worth to load the codec, which reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +91,32 @@ class ManifestReader:
         self._location = location
         self._kept: dict[str, bytes] = {}
         self._kept_bytes = 0
+        self._references: dict[str, FileReferences] = {}
 
     def preload(self, listed: Iterable[ObjectInfo]) -> None:
-        """Read the first manifests among the listed files, as far as they are kept."""
-        store = self._location.store
+        """Read the first manifests among the listed files, as far as they are kept, and decode some of them while
+        others arrive."""
         names = ((info, info.path.rpartition("/")[2]) for info in load_details(listed))
         oldest_first = [info for info, name in names if naming.parse_manifest_name(name)][::-1]
         total = accumulate(info.size for info in oldest_first)
-        small = [info.path for info, size in zip(oldest_first, total, strict=True) if size <= KEPT_BYTES_MAX]
-        for _ in map_requests(store, self.read, small):
+        small = [(info, size) for info, size in zip(oldest_first, total, strict=True) if size <= KEPT_BYTES_MAX]
+        store = self._location.own_store
+        codec = self._location.codec if requests_max(store) > 1 and len(small) >= READ_BY_CODEC_MIN else None
+
+        def load(info: ObjectInfo, total: int) -> None:
+            data = codec.read_object(info.path, info.size) if isinstance(codec, LanceCodec) else self.read(info.path)
+            if data is None or len(data) != info.size:
+                return
+            self._keep(info.path, data)
+            if total <= _DECODED_BYTES_MAX:
+                with suppress(LanceError):  # it is decoded again, and reported, if it is needed
+                    self._references[info.path] = references_of(Manifest.decode(data, path=info.path))
+
+        def load_if_it_exists(each: tuple[ObjectInfo, int]) -> None:
+            with suppress(NotFound):
+                load(*each)
+
+        for _ in map_requests(store, load_if_it_exists, small):
             pass
 
     def referenced_keys(self, manifests: Iterable[ListedManifest], *, own_only: bool = False) -> set[str]:
@@ -104,10 +127,12 @@ class ManifestReader:
         """
 
         def read(manifest: ListedManifest) -> frozenset[str]:
-            data = self.read(manifest.path)
-            if data is None:
-                return frozenset()
-            references = references_of(Manifest.decode(data, path=manifest.path))
+            references = self._references.get(manifest.path)
+            if references is None:
+                data = self.read(manifest.path)
+                if data is None:
+                    return frozenset()
+                references = references_of(Manifest.decode(data, path=manifest.path))
             return references.own if own_only else references.own | references.in_other_bases
 
         store = self._location.store
@@ -121,7 +146,10 @@ class ManifestReader:
             data = read_whole(self._location.store, path, MANIFEST_BYTES)
         except NotFound:
             return None
-        if self._kept_bytes + len(data) <= KEPT_BYTES_MAX:
+        self._keep(path, data)
+        return data
+
+    def _keep(self, path: str, data: bytes) -> None:
+        if path not in self._kept and self._kept_bytes + len(data) <= KEPT_BYTES_MAX:
             self._kept[path] = data
             self._kept_bytes += len(data)
-        return data

@@ -14,6 +14,7 @@ import pytest
 from lance_core import CommitUndecided, InvalidInput, RetryableConflict, StorageError, Table, find_tables
 from lance_core.fsck import Report
 from lance_core.fsck.report import Severity
+from lance_core.maintenance import branch_manifests
 from lance_core.storage.factory import open_store
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
 from tests.lance_core.in_memory_table import clean_up
@@ -354,3 +355,22 @@ def test_tables_are_found_below_a_prefix(server: Server) -> None:
     listing = find_tables(bucket.uri, storage_options=bucket.options, exclude=["lake/s*"])
     assert listing.tables == (f"{bucket.uri}/elsewhere/t", f"{bucket.uri}/lake/orders")
     assert find_tables(f"{bucket.uri}/lak", storage_options=bucket.options).tables == ()
+
+
+@pytest.mark.parametrize("manifests_min", [1, 32])
+def test_a_cleanup_by_either_reader_keeps_what_is_referenced(
+    s3_server: Server, monkeypatch: pytest.MonkeyPatch, manifests_min: int
+) -> None:
+    """Manifests are read by the codec if there are many, and by the store otherwise. A tagged version and the files of
+    the newest version stay."""
+    monkeypatch.setattr(branch_manifests, "READ_BY_CODEC_MIN", manifests_min)
+    shared = SharedTable(s3_server.bucket())
+    shared.create(rows(1, 2))
+    shared.ours().append(rows(3))
+    shared.ours().tags.create("kept", 2)
+    shared.ours().overwrite(rows(7))
+    shared.ours().append(rows(8))
+    report = clean_up(shared.ours())
+    assert report.versions == (1, 3)
+    assert ids(shared.ours(tag="kept")) == [1, 2, 3]
+    shared.check(7, 8)
