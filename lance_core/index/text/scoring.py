@@ -125,15 +125,35 @@ class ScoredList:
         self.block_maxima: Weights = np.maximum.reduceat(self.weights, blocks) if len(blocks) else self.weights
         self.maximum = float(self.block_maxima.max(initial=0))
         self.quantum = self.maximum / _BOUND_STEPS
-        self.bounds: npt.NDArray[np.uint8] | None = None
-        self.dense: Weights | None = None
-        if len(self.documents) * _DENSE_SHARE >= len(lengths) and self.maximum:
-            self.dense = np.zeros(len(lengths), dtype=np.float32)
-            self.dense[self.documents] = self.weights
-        if len(self.documents) * _BOUNDS_SHARE >= len(lengths) and self.maximum:
-            self.bounds = np.zeros(len(lengths), dtype=np.uint8)
-            steps = np.ceil(self.weights * np.float32(1 / self.quantum))
-            self.bounds[self.documents] = np.clip(steps, 1, _BOUND_STEPS)
+        self._all_documents = len(lengths)
+
+    @cached_property
+    def bounds(self) -> npt.NDArray[np.uint8] | None:
+        """Upper bound of the weight of each document of the partition; `None` for a rare term. A search of one word
+        does not need it."""
+        if not self._has_bounds:
+            return None
+        bounds = np.zeros(self._all_documents, dtype=np.uint8)
+        steps = np.ceil(self.weights * np.float32(1 / self.quantum))
+        bounds[self.documents] = np.clip(steps, 1, _BOUND_STEPS)
+        return bounds
+
+    @cached_property
+    def _dense(self) -> Weights | None:
+        """Weight of each document of the partition; `None` unless the term is frequent."""
+        if not self._has_dense:
+            return None
+        dense = np.zeros(self._all_documents, dtype=np.float32)
+        dense[self.documents] = self.weights
+        return dense
+
+    @property
+    def _has_bounds(self) -> bool:
+        return bool(self.maximum) and len(self.documents) * _BOUNDS_SHARE >= self._all_documents
+
+    @property
+    def _has_dense(self) -> bool:
+        return bool(self.maximum) and len(self.documents) * _DENSE_SHARE >= self._all_documents
 
     @property
     def count(self) -> int:
@@ -141,17 +161,17 @@ class ScoredList:
 
     @property
     def size(self) -> int:
-        optional = (self.bounds, self.dense)
-        by_document = sum(array.nbytes for array in optional if array is not None)
-        return self.weights.nbytes + self.block_maxima.nbytes + by_document
+        """Bytes in memory once a search has needed everything."""
+        by_document = (1 if self._has_bounds else 0) + (self.weights.itemsize if self._has_dense else 0)
+        return self.weights.nbytes + self.block_maxima.nbytes + by_document * self._all_documents
 
     def reaching(self, needed: float) -> Documents:
         return self.documents[self.weights >= np.float32(needed)]
 
     def weights_of(self, documents: Documents) -> Weights:
         """Return the weight of each document; 0 for documents without the term."""
-        if self.dense is not None:
-            return self.dense.take(documents)
+        if self._dense is not None:
+            return self._dense.take(documents)
         weights = np.zeros(len(documents), dtype=np.float32)
         if len(documents) > 4 * len(self.documents):  # ascending, so that either can be searched for in the other
             places = np.minimum(np.searchsorted(documents, self.documents), max(0, len(documents) - 1))
