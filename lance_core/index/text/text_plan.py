@@ -13,6 +13,7 @@ from lance_core.errors import InvalidInput, LanceError
 from lance_core.format import field_paths
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index.coverage import Coverage, SegmentCoverage
+from lance_core.index.scoped_segments import ScopedSegment, fragments_of, scope_segments
 from lance_core.index.supported_types import is_json, is_list, is_text
 from lance_core.scan.column_resolution import resolve_columns
 from lance_core.scan.explain import format_ranges
@@ -23,14 +24,6 @@ INVERTED_MESSAGE = "InvertedIndexDetails"
 
 
 @dataclass(frozen=True, slots=True)
-class ScopedTextSegment:
-    """Segment with the fragments for which it is searched."""
-
-    coverage: SegmentCoverage
-    fragments: BitMap
-
-
-@dataclass(frozen=True, slots=True)
 class ColumnPlan:
     """Index segments and fragments that a search of one column reads."""
 
@@ -38,7 +31,7 @@ class ColumnPlan:
     index: SegmentCoverage | None
     """First segment of the index on the column, whose analyzer is used, even if its files cannot be read; `None`
     without an index."""
-    segments: tuple[ScopedTextSegment, ...] = ()
+    segments: tuple[ScopedSegment, ...] = ()
     scanned: BitMap = field(default_factory=BitMap)
     """Fragments whose texts are all read."""
     reason: str | None = None
@@ -121,9 +114,8 @@ def plan_column(base: Snapshot, coverage: Coverage | None, column: str, *, exact
     if exact:
         return ColumnPlan(column, first, scanned=live, reason="exact=True")
     for segments in usable:
-        if scopes := _scopes_of(segments):
-            assigned = BitMap.union(BitMap(), *(scope.fragments for scope in scopes))
-            return ColumnPlan(column, scopes[0].coverage, scopes, live - assigned)
+        if scopes := scope_segments(segment for segment in segments if segment.kind is not None):
+            return ColumnPlan(column, scopes[0].coverage, scopes, live - fragments_of(scopes))
     reasons = (f"{segments[0].metadata.name} {segments[0].unused_reason or 'is not usable'}" for segments in indices)
     return ColumnPlan(
         column, first, scanned=live, reason="; ".join(reasons) or "the column has no full-text index that can be used"
@@ -227,13 +219,3 @@ def _indices_on(base: Snapshot, coverage: Coverage, column: str) -> Iterator[Seq
     except LanceError:  # `selector_of` has warned that the indices cannot be read
         return
     yield from sorted(indices, key=lambda each: (-sum(len(one.covered) for one in each), each[0].metadata.name))
-
-
-def _scopes_of(segments: Sequence[SegmentCoverage]) -> tuple[ScopedTextSegment, ...]:
-    """Return the usable segments of an index, each with fragments of its own."""
-    scopes, assigned = [], BitMap()
-    for segment in segments:
-        if segment.kind is not None and (fragments := segment.covered - assigned):
-            scopes.append(ScopedTextSegment(segment, fragments))
-            assigned |= fragments
-    return tuple(scopes)

@@ -25,6 +25,7 @@ from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.filter_mask import select_positions
 from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_once, warn_unreadable
 from lance_core.index.row_remap import SameAddresses
+from lance_core.index.scoped_segments import ScopedSegment
 from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments, read_deleted_positions
 from lance_core.index.text.analyzer import Analyzer
 from lance_core.index.text.analyzers import analyzer_of
@@ -47,7 +48,6 @@ from lance_core.index.text.segment_reader import TextPartition, TextSegment
 from lance_core.index.text.statistics import CorpusStatistics, PartitionView
 from lance_core.index.text.text_plan import (
     ColumnPlan,
-    ScopedTextSegment,
     bind_query,
     column_type,
     explain_columns,
@@ -147,11 +147,11 @@ class TextLookup:
             self.plans[key] = plan_column(self.base, self.coverage, column, exact=exact)
         return self.plans[key]
 
-    def views(self, scope: ScopedTextSegment) -> list[PartitionView]:
+    def views(self, scope: ScopedSegment) -> list[PartitionView]:
         """Return the partitions of a segment with the table positions of their documents."""
         return [self._create_view(scope, each) for each in self.segment(scope.coverage).partitions]
 
-    def _create_view(self, scope: ScopedTextSegment, partition: TextPartition) -> PartitionView:
+    def _create_view(self, scope: ScopedSegment, partition: TextPartition) -> PartitionView:
         row_numbers: Ids = partition.documents.row_numbers
         row_remap = self.lookup.coverage.row_remap(scope.coverage)
         is_plain = isinstance(row_remap, SameAddresses) and len(scope.fragments) <= _FRAGMENTS_IN_ORDER_MAX
@@ -339,7 +339,7 @@ class TextSearcher:
         statistics = CorpusStatistics.of(views, counts_live_rows=counts_live_rows)
         return OpenColumn(column, analyzer, tuple(views), statistics), is_complete
 
-    def _doubtful_fragments(self, scope: ScopedTextSegment) -> tuple[BitMap, BitMap]:
+    def _doubtful_fragments(self, scope: ScopedSegment) -> tuple[BitMap, BitMap]:
         """Return the fragments of which a segment misses rows, and those of which it may list old texts."""
         try:
             missed = missed_fragments(self._base, self.lookup.lookup.coverage, scope.coverage) & scope.fragments
@@ -349,7 +349,7 @@ class TextSearcher:
         except UNREADABLE_ERRORS as error:
             raise _Unreadable(scope, error) from error
 
-    def _views(self, scope: ScopedTextSegment) -> list[PartitionView]:
+    def _views(self, scope: ScopedSegment) -> list[PartitionView]:
         try:
             views = self.lookup.views(scope)
         except UNREADABLE_ERRORS as error:
@@ -412,7 +412,7 @@ class TextSearcher:
 class _Unreadable(Exception):
     """A segment cannot be read; the search begins again without it."""
 
-    def __init__(self, scope: ScopedTextSegment, error: Exception) -> None:
+    def __init__(self, scope: ScopedSegment, error: Exception) -> None:
         super().__init__(str(error))
         self.scope, self.error = scope, error
 
@@ -420,7 +420,7 @@ class _Unreadable(Exception):
 class _CheckedPartition:
     """Partition whose errors name its segment."""
 
-    def __init__(self, partition: object, scope: ScopedTextSegment) -> None:
+    def __init__(self, partition: object, scope: ScopedSegment) -> None:
         self._partition, self._scope = partition, scope
 
     def __getattr__(self, name: str):  # type: ignore[no-untyped-def]

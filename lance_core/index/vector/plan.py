@@ -11,6 +11,7 @@ from lance_core.errors import LanceError
 from lance_core.format import field_paths
 from lance_core.format.vector_index import VectorDetails
 from lance_core.index.coverage import Coverage, SegmentCoverage
+from lance_core.index.scoped_segments import ScopedSegment, fragments_of, scope_segments
 from lance_core.index.vector.graph_lists import GRAPH_ROWS_MIN
 from lance_core.index.vector.vector_type import VectorIndexType, is_vector_segment
 from lance_core.scan.explain import format_ranges
@@ -41,14 +42,6 @@ class SearchRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ScopedSegment:
-    """Segment with the fragments for which it is searched."""
-
-    coverage: SegmentCoverage
-    fragments: BitMap
-
-
-@dataclass(frozen=True, slots=True)
 class SearchPlan:
     """Indices and fragments that a search reads."""
 
@@ -74,9 +67,10 @@ def plan_search(base: Snapshot, coverage: Coverage | None, request: SearchReques
     if request.exact:
         return SearchPlan(request, default, scanned=live, reason="exact=True")
     for metric, segments in by_metric:
-        if metric is default and (scopes := _scopes_of(segments, metric, metric_of)):
-            assigned = BitMap.union(BitMap(), *(scope.fragments for scope in scopes))
-            return SearchPlan(request, metric, scopes, live - assigned)
+        if metric is not default:
+            continue
+        if scopes := scope_segments(each for each in segments if _is_usable(each, metric, metric_of)):
+            return SearchPlan(request, metric, scopes, live - fragments_of(scopes))
     reason = _reason_for_scan(default, by_metric)
     return SearchPlan(request, default, scanned=live, reason=reason)
 
@@ -91,16 +85,10 @@ def _reason_for_scan(metric: Metric, indices: Sequence[tuple[Metric, Sequence[Se
     return "; ".join(reasons) or "the column has no vector index that can be used"
 
 
-def _scopes_of(segments: Sequence[SegmentCoverage], metric: Metric, metric_of: MetricOf) -> tuple[ScopedSegment, ...]:
-    """Return the usable segments of an index, each with fragments of its own."""
-    scopes, assigned = [], BitMap()
-    for segment in segments:
-        if not isinstance(segment.kind, VectorIndexType) or not segment.covered or metric_of(segment) is not metric:
-            continue
-        if fragments := segment.covered - assigned:
-            scopes.append(ScopedSegment(segment, fragments))
-            assigned |= fragments
-    return tuple(scopes)
+def _is_usable(segment: SegmentCoverage, metric: Metric, metric_of: MetricOf) -> bool:
+    """Return whether a segment covers rows, and compares vectors by a metric. The files of one without rows are not
+    read for its metric."""
+    return isinstance(segment.kind, VectorIndexType) and bool(segment.covered) and metric_of(segment) is metric
 
 
 def recorded_metric(segment: SegmentCoverage) -> Metric | None:

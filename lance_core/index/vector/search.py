@@ -25,6 +25,7 @@ from lance_core.expressions.engine_batches import is_time_independent
 from lance_core.index import build
 from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_once, warn_unreadable
+from lance_core.index.scoped_segments import ScopedSegment
 from lance_core.index.table_order import NO_POSITION, TableOrder, read_deleted_positions
 from lance_core.index.vector.faiss_library import faiss
 from lance_core.index.vector.filter_cost import IndexWork, is_exact_faster, probes_under_filter
@@ -32,7 +33,6 @@ from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
 from lance_core.index.vector.plan import (
     MULTIVECTOR_CANDIDATES,
     NPROBES,
-    ScopedSegment,
     SearchPlan,
     SearchRequest,
     explain_plan,
