@@ -291,6 +291,8 @@ def test_a_branch_is_filled_alone(tmp_path: Path) -> None:
     Table.open(uri, branch="dev").append({"id": [3], "a": [FAILING]})
     assert (fill(None), fill("dev")) == ([0, 0, 0], [1, 1, 1])
     assert (len(failing("dev")), failing(None)) == (3, ['{"id": 2}'])
+    errors = Table.open(f"{uri}_errors")._snapshot
+    assert [len(read_entries(errors, branch, "inverse")) for branch in (None, "dev")] == [1, 3]
     tables = [Table.open(uri, branch=branch).to_table().sort_by("id") for branch in (None, "dev")]
     assert [table["doubled"].to_pylist() for table in tables] == [
         [doubled_of(a, 1) for a in inputs] for inputs in ([1, 5, None], [1, FAILING, None, FAILING])
@@ -338,6 +340,21 @@ def test_a_fragment_that_a_killed_run_left_incomplete_is_filled(tmp_path: Path) 
         history.fill(Bounds(rows_max=2), interrupt=history._kill)
     assert len(history.calls) == 2
     assert [report.remaining for report in history.fill()] == [0, 0, 0]
+
+
+def test_a_restored_row_gets_a_value_from_the_resumed_run(tmp_path: Path) -> None:
+    """The file of the killed run has no value for a row that was deleted then."""
+    history = History(str(tmp_path / "t"), random.Random(0))
+    Table.create(history.uri, {"id": range(10), "a": range(10), "b": ["x"] * 10}, max_rows_per_file=4, durable=False)
+    history.fill()
+    complete = history.table().version
+    history.table().delete("id = 1")
+    history.code_version = 2
+    with pytest.raises(Killed):
+        history.fill(interrupt=history._kill)
+    history.table().restore(complete)
+    assert [report.remaining for report in history.fill()] == [0, 0, 0]
+    history.check()
 
 
 def fill_one(uri: str, column: ComputedColumn, *, intent: str | None = None, **options: object) -> FillReport:
