@@ -520,12 +520,31 @@ OPEN_FILES: "LruCache[tuple[str, str, tuple[int, ...], tuple[str, ...]], LanceFi
 file of many pages. A file that was replaced since has another identity."""
 
 
-@functools.lru_cache(maxsize=_SESSIONS_MAX)
+_sessions: "LruCache[tuple[str, tuple[tuple[str, str], ...]], lance.file.LanceFileSession]" = LruCache(_SESSIONS_MAX)
+_session_lock = threading.Lock()
+
+
 def _session(root: str, options: tuple[tuple[str, str], ...]) -> "lance.file.LanceFileSession":
-    """Return a session of the codec. It halves the cost of opening a small file, and caches no file content."""
+    """Return a session of the codec. It halves the cost of opening a small file, and caches no file content. The first
+    threads of a scan need it at the same time, and creating one takes milliseconds."""
     from lance.file import LanceFileSession
 
-    return LanceFileSession(root, storage_options=dict(options) or None)
+    found = _sessions.get((root, options))
+    if found is not None:
+        return found
+    with _session_lock:
+        return _sessions.get_or_create(
+            (root, options), lambda: LanceFileSession(root, storage_options=dict(options) or None)
+        )
+
+
+def _reset_session_lock() -> None:
+    """Replace the lock in a forked process: another thread of the parent may have held it."""
+    global _session_lock
+    _session_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_reset_session_lock)
 
 
 def _limit_batches(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
