@@ -44,7 +44,7 @@ def bind_query(base: Snapshot, coverage: Coverage | None, request: TextRequest) 
     if not names_every_column(request.query):
         columns = request.columns or ()
         if request.columns is None:
-            columns = tuple(_indexed_columns(base, coverage))
+            columns = _default_columns(base, coverage)
         if not columns:
             raise InvalidInput(
                 f"{base.location.uri}: the query names no column, and no column has a full-text index; pass columns=, "
@@ -180,6 +180,14 @@ def _describe(query: Query) -> str:
                 if clauses
             )
     return "best of " + ", ".join(_describe(each) for each in query.queries)  # type: ignore[union-attr]
+
+
+def _default_columns(base: Snapshot, coverage: Coverage | None) -> tuple[str, ...]:
+    """Return the columns that are searched by default: those that have a full-text index, and texts if any do, since a
+    query of JSON values has another form."""
+    columns = tuple(_indexed_columns(base, coverage))
+    texts = tuple(column for column in columns if not is_json(column_type(base, column)))
+    return texts or columns
 
 
 def _indexed_columns(base: Snapshot, coverage: Coverage | None) -> Iterator[str]:

@@ -92,6 +92,15 @@ def test_a_search_without_an_index_reads_json(tmp_path: Path) -> None:
     assert table.text_search(clauses, columns="j", select=["id"])["id"].to_pylist() == [2]
 
 
+def test_a_query_without_columns_searches_texts(tmp_path: Path) -> None:
+    values = pa.array(['{"a": "lance"}', '{"a": "table"}'], pa.json_())
+    table = Table.create(str(tmp_path / "t"), {"id": [0, 1], "j": values, "body": ["a table", "a lance"]})
+    table = table.create_index("j", "INVERTED").table
+    assert table.text_search("a,str,lance", select=["id"])["id"].to_pylist() == [0]
+    table = table.create_index("body", "INVERTED").table
+    assert table.text_search("lance", select=["id"])["id"].to_pylist() == [1]
+
+
 @pytest.mark.parametrize("query", ["lance", "title,str", "title,int,3", "title,str,lance;", "title, str, lance"])
 def test_a_query_that_is_no_triple_is_refused(query: str) -> None:
     with pytest.raises(InvalidInput, match="a path, a type and a value"):
