@@ -15,6 +15,7 @@ from lance_core import InvalidInput, Table, Unsupported
 from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.index_metadata import FRAGMENT_REUSE, IndexMetadata, decode_section
+from lance_core.index.text.inverted import Inverted
 from lance_core.maintenance.compaction_plan import plan_groups
 from tests.fleets import rows as fleet_rows
 
@@ -489,9 +490,12 @@ def test_zones_claim_no_fragment_that_a_recorded_compaction_replaced(tmp_path: P
     assert committed.table.count_rows("zone = 40") == lance.dataset(table.uri).count_rows("code = 40") == 1
 
 
-def test_moves_are_not_recorded_beside_an_index_that_still_lists_the_rows(tmp_path: Path) -> None:
+def test_moves_are_not_recorded_beside_an_index_that_still_lists_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """pylance would follow the reuse index from a text index that lost its coverage, and find its rows twice as soon as
     another segment covers them."""
+    monkeypatch.setattr(Inverted, "max_readable_version", 2)
     uri = str(tmp_path / "t")
     table = Table.create(uri, fleet_rows.rows(range(60)), max_rows_per_file=15, durable=False)
     lance.dataset(uri).create_index("vector", "IVF_HNSW_FLAT", num_partitions=2)

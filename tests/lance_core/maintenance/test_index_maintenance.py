@@ -13,6 +13,7 @@ from lance.file import LanceFileWriter
 from lance_core import InvalidInput, Table, Unsupported
 from lance_core.format.fragment_reuse import FragmentReuse, content_of, reuse_entry
 from lance_core.index import registry
+from lance_core.index.text.inverted import Inverted
 from lance_core.maintenance import index_maintenance
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.transactions.conflicts import judge
@@ -179,7 +180,8 @@ def test_a_compaction_over_a_reuse_entry_rewrites_the_indices(tmp_path: Path) ->
     check_answers(table, FILTERS)
 
 
-def test_an_index_of_unknown_type_keeps_its_reuse_entry(tmp_path: Path) -> None:
+def test_an_index_of_unknown_type_keeps_its_reuse_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Inverted, "max_readable_version", 2)
     table = create_table(tmp_path)
     lance.dataset(table.uri).create_scalar_index("word", "INVERTED", name="text", block_size=256)
     table = table.refresh().compact(remap="reuse").table.append(rows(120, 10)).table
