@@ -81,8 +81,15 @@ def _delete_data_before_manifests(patch: pytest.MonkeyPatch) -> None:
         return sorted(files, key=lambda path: path.startswith(naming.VERSIONS))
 
     def remove_no_manifests(
-        branch: BranchFiles, manifests: object, reader: object, *, now: datetime, after_last: Callable[[], None]
+        branch: BranchFiles,
+        manifests: object,
+        reader: object,
+        *,
+        now: datetime,
+        before_first: Callable[[], None],
+        after_last: Callable[[], None],
     ) -> dict[Version, tuple[str, ...]]:
+        before_first()
         after_last()
         return {}
 
@@ -184,6 +191,7 @@ def _ignore_clock_set_during_write(patch: pytest.MonkeyPatch) -> None:
 
 def _skip_lease_on_old_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommitFence, "before_put", lambda self, manifest, before, written: True)
+    patch.setattr(write_protocol, "_own_keys", lambda files: ())
 
 
 def _skip_check_after_tagging(patch: pytest.MonkeyPatch) -> None:
