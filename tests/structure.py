@@ -176,7 +176,7 @@ class Module:
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
-        """All nodes of the tree, which many rules visit."""
+        """All nodes of the syntax tree, cached since many rules visit them."""
         return tuple(ast.walk(self.tree))
 
     @cached_property

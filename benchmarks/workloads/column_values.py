@@ -28,7 +28,7 @@ class ColumnValues:
     notes = (
         "one process, no Spark; four columns, one of which the expression reads",
         "'ours, no fsync' is the like of pylance, which makes nothing durable",
-        "all values change when the column is replaced; with stable row ids, the version records which rows those are",
+        "all values change when the column is replaced; with stable row ids, the version records the changed rows",
         "the rows that are merged by key are in memory, as many as the table has, in a random order",
     )
 

@@ -38,7 +38,7 @@ class ComputedColumns:
         "x 'ours, all rows': the share of a complete computation that an incremental one takes",
         "Spark reads all Parquet files and writes new ones; delta-rs reads the ids and merges by id, without Spark",
         "one Spark session of ours, local[*], default configuration; ours fsyncs, the others do not",
-        "full scale: without Spark Parquet and deltalake, and without a warm-up but the first fill of the table",
+        "full scale: without Spark Parquet and deltalake; the first fill of the table is the only warm-up",
     )
 
     def repetitions(self, scale: Scale) -> int:
@@ -64,7 +64,7 @@ class ComputedColumns:
             )
             is_full = stage.scale is Scale.FULL
             name = f"fill {new} new of {rows} rows"
-            # The first fill of the table has warmed Spark up; a warm-up would write all vectors once more.
+            # The first fill of the table warms Spark up; another warm-up would write all vectors once more.
             yield Case(name, ours if is_full else (*ours, *peers), warm_ups=0 if is_full else 1)
         finally:
             spark.stop()
@@ -116,7 +116,7 @@ def _complete_rows(scale: Scale) -> Iterator[pa.Table]:
 
 
 def _ranges(scale: Scale) -> Iterator[tuple[int, int]]:
-    """Yield the ids of each file of rows that have a vector."""
+    """Yield the first id and the end of the ids of each file of rows that have a vector."""
     complete, rows = _ROWS[scale] - _new_rows(scale), _rows_per_file(scale)
     for start in range(0, complete, rows):
         yield start, min(start + rows, complete)
@@ -152,7 +152,7 @@ def _enter_lance(spark: SparkSession, stage: Stage) -> Runner:
 
 
 def _enter_copy(spark: SparkSession, stage: Stage) -> Runner:
-    """Copy the table of `_enter_lance` before it changes."""
+    """Copy the table that `_enter_lance` has created, before a call changes it."""
     uri = str(stage.workspace / "complete")
     shutil.copytree(stage.workspace / "incremental", uri)
     return _Lance(spark, uri, True, _new_ids(stage.scale), Table.open(uri).version)

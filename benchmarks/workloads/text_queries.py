@@ -30,7 +30,7 @@ class TextQueries:
     summary = "full-text searches"
     notes = (
         "each search returns a column of the 10 best rows; both systems search the index that pylance built",
-        "processor time: of all threads; on a busy machine the figure to read",
+        "processor time is that of all threads; on a busy machine only this figure is meaningful",
         "words are those of the ranks 3, 30, ... by frequency; short: 6 to 14 words, long: 60 to 140",
     )
 

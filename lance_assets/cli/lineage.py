@@ -16,7 +16,7 @@ from lance_core import InvalidInput, Table
 from lance_core.shell import Access
 
 HELP = "show the versions that a version was made from, across tables, as a tree"
-_GIVEN_ROWS = "(rows of the caller)"
+_CALLER_ROWS = "(rows of the caller)"
 _COLUMNS = (Column("column"), Column("version", is_number=True), Column("from table"), Column("from column"))
 _KIND_NOTES = {
     LineKind.REPEATED: "see above",
@@ -65,7 +65,7 @@ def _show_columns(table: Table, *, as_json: bool) -> int:
         printing.print_json({"uri": without_credentials(table.uri), "version": table.version, "columns": columns})
         return EXIT_OK
     rows = [
-        (name, origin.version, without_credentials(source.uri) or _GIVEN_ROWS, source.column)
+        (name, origin.version, without_credentials(source.uri) or _CALLER_ROWS, source.column)
         for name, origin in origins.items()
         for source in origin.sources
     ]

@@ -2,7 +2,7 @@
 
     {"tables": [["/lake/orders.lance", "lake/orders"]], "columns": {"total": [[0, "price"], [0, "amount"]]}}
 
-A table is its URI and its asset key, which is null if the writer did not know it. Rows that a caller gave, such as a
+A table is its URI and its asset key, which is null if the writer did not know it. Rows that a caller passes, such as a
 DataFrame of unknown origin, have an empty URI. Any writer can set the property, so `parse_column_sources` ignores a
 value of another form. This module does not import Dagster.
 """
@@ -21,7 +21,7 @@ class ColumnSource:
     """Column of a table from which values were computed."""
 
     uri: str
-    """URI of the table; empty for rows that a caller gave."""
+    """URI of the table; empty for rows that the caller passes."""
     column: str
     asset: str | None = None
     """Asset key of the table as text; `None` if it is unknown."""

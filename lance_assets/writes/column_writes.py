@@ -96,8 +96,8 @@ class SparkMapColumns(Write):
         )
 
     def column_sources(self, ctx: WriteContext) -> ColumnSources:
-        """Each column is computed from all columns that the function gets, in the rows that meet the condition. A
-        function that gets every column of the table does not say which ones it uses."""
+        """Return the columns that the function reads and those of the condition, for each computed column. A function
+        that reads every column of the table does not declare which ones it uses, so its result is empty."""
         if self.read_columns is None:
             return {}
         access = ctx.table.access()

@@ -25,13 +25,14 @@ from lance_core.versions.location import Location
 SHARED_BYTES_MAX = 16 * 1024**2
 """Maximum size of a shared file, as Arrow holds its rows. It bounds how long the first append waits for the others."""
 QUESTIONS_MAX = 16
-"""Maximum number of files that are asked for one by one in any case."""
+"""Up to this number of files, each has its own request for its size instead of a listing."""
 LISTED_MIN = 1_000
 """Files in one page of a listing."""
 LISTED_PART_MAX = 900
-"""Files that one of several listings at the same time looks for."""
+"""Maximum number of files that one of several concurrent listings searches for."""
 LISTED_PER_FILE_MAX = 8
-"""Listing this many files, page after page, takes half as long as asking for one of them, 64 at the same time."""
+"""Maximum number of listed files for each file of the commit. A listing of this many takes half of the time that each
+of 64 concurrent requests for sizes adds."""
 
 
 class FileCapacity:
@@ -149,9 +150,9 @@ def _check_sizes(location: Location, expected: Sequence[tuple[str, str, int | No
 def find_sizes(location: Location, paths: Sequence[str]) -> Iterator[int | None]:
     """Yield the size of each file, in order; `None` if it does not exist. The paths may have the id of a base.
 
-    A store with a network answers many questions at the same time, and lists a thousand files in the time of one. So
-    files of a large commit are looked up in a listing of their directory. The table may have far more files than the
-    commit: the listing ends after a few times their number, and the rest are asked for one by one."""
+    A remote store answers many requests concurrently, and lists a thousand files in the time of one request. The files
+    of a large commit are therefore looked up in a listing of their directory. The table may have far more files than
+    the commit: the listing ends after a few times their number, and each remaining file has its own request."""
     listed = _list_sizes(location, paths) if len(paths) > QUESTIONS_MAX else {}
     unlisted = [path for path in paths if path not in listed]
     head = location.store.head
@@ -165,8 +166,8 @@ def find_sizes(location: Location, paths: Sequence[str]) -> Iterator[int | None]
 
 
 def _list_sizes(location: Location, paths: Sequence[str]) -> dict[str, int]:
-    """Return the sizes of those files that a bounded listing of their directories finds. Parts of a directory are
-    listed at the same time, each from the first to the last of its files."""
+    """Return the sizes of the files that a bounded listing of their directories finds. The sorted names of a directory
+    are divided into parts, and concurrent listings each cover one part, from its first name to its last."""
     store = location.own_store
     if requests_max(store) == 1 or not isinstance(store, SupportsOrderedListing):
         return {}
@@ -187,7 +188,7 @@ def _list_sizes(location: Location, paths: Sequence[str]) -> dict[str, int]:
 
 
 def _list_part(store: SupportsOrderedListing, directory: str, names: Sequence[str]) -> Sequence[ObjectInfo]:
-    """List a directory from the first of these sorted names to the last, or to the end of the bounds."""
+    """List a directory from the first of these sorted names to the last, or until the maximum number of files."""
     found: list[ObjectInfo] = []
     after, remaining = names[0][:-1], max(LISTED_MIN, LISTED_PER_FILE_MAX * len(names))
     while remaining > 0:

@@ -76,7 +76,8 @@ class CommitFence:
         runtime: Runtime,
         leased: Collection[str] = (),
     ) -> None:
-        """Prepare the checks. `leased` are keys of files that the caller holds a lease on and has checked to exist."""
+        """Prepare the checks. The caller holds a lease on the files with the keys `leased`, and has
+        checked that they exist."""
         self._location = location
         self._uuid = uuid
         self._runtime = runtime

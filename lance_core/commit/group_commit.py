@@ -79,7 +79,7 @@ class PendingAppend:
     """Rows that are not written yet. The operation of `transaction` then has no fragments."""
     record: IntentRecord | None = None
     leased: frozenset[str] = frozenset()
-    """Keys of its files on which its caller holds a lease."""
+    """Keys of the files on which the caller of this append holds a lease."""
     is_alone: bool = False
     """True after a group with it could not be committed: it commits by itself."""
     is_abandoned: bool = False

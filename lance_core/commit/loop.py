@@ -92,7 +92,8 @@ def commit(
     """Commit the transaction in exactly one version.
 
     The history after `since` is searched for an earlier commit of it. `started_at` is a time before its first file was
-    written; None means now. `leased` are keys of files that the caller holds a lease on and has checked to exist."""
+    written; None means now. The caller holds a lease on the files with the keys `leased`, and has checked that they
+    exist."""
     store = location.own_store
     lock = store.commit_lock(naming.VERSIONS) if isinstance(store, SupportsCommitLock) else nullcontext()
     # A restore references old files, and its own version may come too late to protect them from a cleanup.

@@ -4,9 +4,8 @@
     thread      ──► RunEvent of `openlineage-python` ──► its configured transport (OPENLINEAGE_URL, openlineage.yml)
 
 Events are off unless the environment has `LANCE_ASSETS_OPENLINEAGE=1`. The package (extra `openlineage`) is imported by
-the thread. An event that cannot be sent is dropped with a warning. At the end of the process, pending events and those
-of versions that exit handlers commit get a few seconds. `005-openlineage-events.md` has the reasons. Start with
-`announce`.
+the thread. An event that cannot be sent is dropped with a warning. At process exit, a few seconds remain for pending
+events and for versions that exit handlers commit. `005-openlineage-events.md` has the reasons. Start with `announce`.
 """
 
 import atexit
@@ -43,12 +42,12 @@ INPUTS = "lance_assets.inputs"
 """Property with the versions of other tables that were read, as `{uri: version}`; Dagster runs record it, and any
 writer can."""
 COLUMNS = "lance_assets.columns"
-"""Property with the columns that those of the version were computed from."""
+"""Property with the columns from which those of the version were computed."""
 GIVEN_ROWS = ""
-"""URI in that property for rows that the caller gave: where they come from is unknown."""
+"""URI in that property for rows that the caller passes and whose origin is unknown."""
 QUEUED_MAX = 1000
 FLUSH_SECONDS = 5.0
-"""Time that pending and later events get at the end of the process, all together."""
+"""Total time at process exit for sending pending events and those of later commits."""
 _WARNING_SECONDS = 60.0
 _PRODUCER = f"https://pypi.org/project/lance-assets/{LIBRARY_VERSION}"
 _RUN_NAMESPACE = UUID("5b1d0f52-3c1e-4c56-9b0e-8f3f3a0f9c11")
@@ -133,7 +132,7 @@ class _Sender:
             elif _exit.seconds_left > 0:
                 self._send(event)
             return
-        if _exit.has_begun:  # nothing waits for the thread any more
+        if _exit.has_begun:  # the exit handler does not wait for this event
             self.flush(_exit.seconds_left)
 
     def _queue(self, event: CommittedVersion) -> None:
@@ -160,15 +159,15 @@ class _Sender:
                 self._idle.notify_all()
 
     def _send(self, event: CommittedVersion) -> None:
-        """Send an event. A transport may raise any error, which is logged."""
+        """Send an event. Any error of the transport is logged, and the event is dropped."""
         with ExitStack() as stack:
-            stack.push(lambda _kind, error, _trace: self._is_logged(event, error))
+            stack.push(lambda _kind, error, _trace: self._log_error(event, error))
             if self._client is None:
                 self._client = open_client()
             self._client.emit(run_event(event))
 
-    def _is_logged(self, event: CommittedVersion, error: BaseException | None) -> bool:
-        """Log why an event was dropped. Return whether there is nothing else to do about it."""
+    def _log_error(self, event: CommittedVersion, error: BaseException | None) -> bool:
+        """Log why an event is dropped. Return True if the error is handled, and False if it has to propagate."""
         if not isinstance(error, Exception):
             return False
         self._warn(event, str(error) if isinstance(error, LanceError) else type(error).__name__)
@@ -192,7 +191,8 @@ def start_thread(run: Callable[[], None]) -> threading.Thread:
 
 
 class _ProcessExit:
-    """End of the process. Handlers that were registered before this module's run after it, and may commit versions."""
+    """State of the process exit. Exit handlers that were registered before the one of this module run after it, and may
+    commit versions."""
 
     def __init__(self) -> None:
         self._ends_at: float | None = None
@@ -206,7 +206,7 @@ class _ProcessExit:
         return 0.0 if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
 
     def begin(self) -> None:
-        """Wait for the pending events on the first call."""
+        """Begin the exit, and wait until pending events are sent. Later calls do nothing."""
         if self._ends_at is None:
             self._ends_at = time.monotonic() + FLUSH_SECONDS
             if _current:
@@ -367,8 +367,8 @@ def _recorded_versions(properties: Mapping[str, str]) -> Iterator[tuple[str, int
 
 
 def _column_sources(properties: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
-    """Return the columns, as pairs of URI and name, that those of the version were computed from. Rows that the caller
-    gave are no dataset."""
+    """Return the columns, as pairs of URI and name, from which those of the version were computed. Rows that the caller
+    passes have no dataset, and are left out."""
     try:
         recorded = json.loads(properties.get(COLUMNS, "{}"))
         tables: Sequence[Any] = recorded.get("tables", ())

@@ -318,7 +318,7 @@ def finish(
     written_by_us = started.started_at is not None and not started.started_at.is_distant_past
     are_old = started.started_at is not None and started.started_at.is_distant_past
     leased = _own_keys(files) if are_old else ()
-    with _lease(started.location, Lease("this commit", files=leased), started.runtime):
+    with _hold_lease(started.location, Lease("this commit", files=leased), started.runtime):
         data_files.register_files(
             started.location, started.record, files, started.runtime, segments, written_by_us=written_by_us
         )
@@ -326,14 +326,14 @@ def finish(
 
 
 def _own_keys(files: Iterable[DataFile]) -> tuple[str, ...]:
-    """Return the keys of the data files in the table itself."""
+    """Return the sorted keys of the data files that are in the table itself, not in another base."""
     return tuple(sorted(file.qualified_path for file in files if not file.message.HasField("base_id")))
 
 
 @contextmanager
-def _lease(location: Location, lease: Lease, runtime: Runtime) -> Iterator[None]:
-    """Hold a lease on files that exist already, so that they are checked once, and no cleanup removes them before the
-    commit references them. An undecided commit leaves the lease to expire, since its put may still succeed."""
+def _hold_lease(location: Location, lease: Lease, runtime: Runtime) -> Iterator[None]:
+    """Hold a lease on existing files until they are committed, so that no cleanup removes them and one check of their
+    existence is enough. After an undecided commit the lease is left to expire, since the put may still succeed."""
     records = [acquire(location.own_store, part, runtime) for part in lease.parts()] if lease.files else []
     try:
         yield
@@ -355,7 +355,8 @@ def _audit_and_commit(
     audit: AuditFunction | None,
     leased: Sequence[str],
 ) -> WriteResult:
-    """Audit an operation, commit it, and record the commit with the intent. `leased` are files that have a lease."""
+    """Audit an operation, commit it, and record the commit with the intent. `leased` are the keys of files
+    that have a lease."""
     ours = Transaction(started.read_version, started.uuid, operation, properties, verb=started.verb)
     detached = None
     if audit is not None:

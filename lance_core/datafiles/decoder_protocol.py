@@ -16,7 +16,7 @@ ROW_COUNT = struct.Struct("<Q")
 """Start of an `OPENED` frame; the Arrow schema follows."""
 
 OPEN_AHEAD_MAX = 32
-"""Files that a decoder opens at the same time."""
+"""Maximum number of files that a decoder opens concurrently."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,8 @@ class _Decoder:
         return self._next_batch(request.cursor)
 
     def _open_ahead(self, files: Sequence[FileReference]) -> None:
-        """Open files at the same time. One that cannot be opened is opened again when it is asked for, which reports
-        the error."""
+        """Open files concurrently. A file that cannot be opened is skipped: the request that reads it opens it again,
+        and reports the error."""
 
         def open_one(file: FileReference) -> LanceFileReader | None:
             with suppress(LanceError):

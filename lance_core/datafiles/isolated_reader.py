@@ -46,8 +46,8 @@ _Remaining = tuple[int, int, bytes | None]
 
 
 def open_ahead(store: TableStore, files: Sequence[FileToRead]) -> None:
-    """Let a process open files of an object store at the same time, for the readers that are created next. The
-    reader of a file reports what is wrong with it."""
+    """Let a decoder process open files of an object store concurrently, before their readers are created. Errors are
+    ignored here, since the reader of a damaged file reports them."""
     if len(files) < 2:
         return
     first = FileReference(store.description, tuple(store.codec_options), files[0].path, UNCHECKED.identity, None)

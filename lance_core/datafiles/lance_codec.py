@@ -100,12 +100,12 @@ class LanceCodec:
         return IsolatedReader(self.store, path, checked, tuple(columns), size=size)
 
     def read_object(self, path: str, size: int) -> bytes:
-        """Read an object of this size as a whole. Many threads do so faster than by the store, since the codec sends
+        """Read a whole object of this size. This is faster than the store if many threads read, since the codec sends
         the request without the interpreter lock."""
         return self._read_range(path, 0, size)
 
     def open_ahead(self, files: Sequence[FileToRead]) -> None:
-        """Open untrusted files of an object store at the same time, so that opening each of them next is fast."""
+        """Open untrusted files of an object store concurrently, so that their readers open fast afterwards."""
         if not self.trusted and not isinstance(self.store, LocalStore):
             from lance_core.datafiles.isolated_reader import open_ahead  # imports modules that start processes
 
@@ -273,8 +273,8 @@ class LanceFileReader:
     """Reader for one file. It opens the file once for every projection that is requested, beginning with the expected
     one, which also yields the schema of the file.
 
-    The codec's own readers refuse a call while another thread is in one, unless both only return what they hold in
-    memory. One lock therefore guards each call; batches, which take most of the time, are decoded without it.
+    The codec's own readers refuse concurrent calls, except those that only return values in memory. A lock therefore
+    serializes the calls. Batches, which take most of the time, are decoded without it.
     """
 
     def __init__(
@@ -525,8 +525,8 @@ _session_lock = threading.Lock()
 
 
 def _session(root: str, options: tuple[tuple[str, str], ...]) -> "lance.file.LanceFileSession":
-    """Return a session of the codec. It halves the cost of opening a small file, and caches no file content. The first
-    threads of a scan need it at the same time, and creating one takes milliseconds."""
+    """Return a session of the codec. It halves the cost of opening a small file, and caches no file content. A lock
+    ensures that concurrent first calls create one session, which takes milliseconds."""
     from lance.file import LanceFileSession
 
     found = _sessions.get((root, options))

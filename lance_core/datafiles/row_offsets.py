@@ -1,7 +1,7 @@
-"""Row offsets: consecutive offsets of rows, as views of one array that all users share.
+"""Row offsets: returns consecutive row offsets as views of one shared array.
 
-An operation on all rows of a fragment needs the same numbers several times, and making them takes as long as reading a
-column. The shared array is released with its last view.
+An operation on all rows of a fragment needs the same offsets several times, and creating them takes as long as reading
+a column. The shared array is released with its last view.
 """
 
 import weakref
@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 Offsets = npt.NDArray[np.int64]
 _SHARED_ROWS_MAX = 1 << 20
-"""Offsets up to the default number of rows of a fragment are shared."""
+"""Length of the shared array, which is the default number of rows of a fragment."""
 _FIRST_USE_ROWS = 1 << 18
-"""Fewest offsets for which the shared array is made; fewer ones are taken from it if it exists."""
+"""Minimum number of requested offsets that creates the shared array. Smaller requests use it only if it exists."""
 _shared: "weakref.WeakValueDictionary[int, Offsets]" = weakref.WeakValueDictionary()
 
 
 def consecutive_offsets(start: int, stop: int) -> Offsets:
-    """Return the offsets from `start` up to `stop`. They cannot be changed in place.
+    """Return the offsets from `start` to `stop`, without `stop`. Callers must not change them in place.
 
     >>> consecutive_offsets(3, 6).tolist()
     [3, 4, 5]
@@ -26,7 +26,7 @@ def consecutive_offsets(start: int, stop: int) -> Offsets:
     shared = _shared.get(0)
     if stop > _SHARED_ROWS_MAX or (shared is None and stop - start < _FIRST_USE_ROWS):
         return np.arange(start, stop, dtype=np.int64)
-    if shared is None:  # several threads may make it at the same time
+    if shared is None:  # concurrent threads may each create one, which is harmless
         shared = np.arange(_SHARED_ROWS_MAX, dtype=np.int64)
         shared.flags.writeable = False
         _shared[0] = shared

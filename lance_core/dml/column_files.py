@@ -45,8 +45,8 @@ def read_live_rows(
     count: int | None = None,
     describe_blobs: bool = False,
 ) -> Iterator[PositionedBatch]:
-    """Read columns of `schema`, or system columns, of the live rows of a fragment among its physical rows `start` to
-    `start + count`."""
+    """Read columns of `schema`, or system columns, for the live rows among the physical rows from `start` to
+    `start + count` of a fragment. `None` as `count` means all rows from `start`."""
     location, path = base.location, f"{base.location.uri}/{base.manifest.path}"
     stored = [name for name in columns if name not in SYSTEM_COLUMN_NAMES]
     system_columns = SystemColumns(base.manifest, fragment, path=path)

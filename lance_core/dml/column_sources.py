@@ -2,9 +2,10 @@
 
 The SQL of a change, the condition of its rows and the declared inputs of a function name them. They become a property
 of the transaction, which the command line, the ledger and OpenLineage events read. A function that gets all columns
-does not say which ones it uses, so its columns have no entry, which means that their sources are unknown. Rows of the
-caller feed the columns of their names; the origin of the rows is unknown, so they are a table without a URI. A record
-of the caller replaces this one (`commit/write_protocol.py`). Start with `with_column_sources`.
+does not say which ones it uses, so its columns have no entry, which means that their sources are unknown. Each
+column of rows that the caller passes is the source of the column of the same name; the origin of the rows is unknown,
+so their table has an empty URI. A record of the caller replaces this one (`commit/write_protocol.py`). Start with
+`with_column_sources`.
 """
 
 import json
@@ -29,8 +30,8 @@ def with_column_sources(base: Snapshot, operation: Operation | None, sources: Ow
 
 
 def with_given_columns(base: Snapshot, operation: Operation | None, given: Collection[str]) -> Planned | None:
-    """Return the planned operation with the property for the columns of the caller's rows, each of which feeds the
-    column of its name. An update that writes no value has no such property."""
+    """Return the planned operation with the property for the columns `given`, each of which gets its values from the
+    column of the same name in the caller's rows. An update that only deletes rows gets no such property."""
     if operation is None:
         return None
     if isinstance(operation, Update) and not operation.new and operation.mode is not UpdateMode.REWRITE_COLUMNS:
@@ -42,8 +43,9 @@ def with_given_columns(base: Snapshot, operation: Operation | None, given: Colle
 def encode_column_sources(
     uri: str, sources: OwnColumnSources, stored: Collection[str], *, given: Collection[str] = ()
 ) -> Mapping[str, str]:
-    """Return the property for columns that are computed from the `stored` columns of the table `uri`, or whose values
-    are `given` by the caller. It is empty without sources, and if there are more than a transaction should hold.
+    """Return the property for columns that are computed from the `stored` columns of the table `uri`, and for the
+    columns `given`, which get their values from the caller's rows. The result is empty without sources, and if they
+    exceed the size that a transaction should hold.
 
     >>> encode_column_sources("/t.lance", {"gross": ["net"], "note": [], "at": ["_rowid"]}, ["net"])
     {'lance_assets.columns': '{"columns": {"gross": [[0, "net"]]}, "tables": [["/t.lance", null]]}'}

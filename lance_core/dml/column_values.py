@@ -37,7 +37,7 @@ class SqlValues:
 
     expressions: Mapping[str, str]
     _parsed: tuple[pa.Schema, Projection] | None = field(default=None, init=False)
-    """Expressions as they were parsed for a schema: that takes milliseconds, and each fragment needs them."""
+    """Cached schema and expressions parsed for it. Parsing takes milliseconds, and each fragment needs the result."""
     covers_all_rows: ClassVar[bool] = True
     is_thread_safe: ClassVar[bool] = True
     are_given: ClassVar[bool] = False
@@ -163,7 +163,7 @@ class JoinedValues:
         return self.on
 
     def sources(self, base: Snapshot, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Return nothing: the values come from no column of the table."""
+        """Return an empty mapping, since the values come from the caller's rows and not from columns of the table."""
         return {}
 
     def compute(self, base: Snapshot, fragment: Fragment, offsets: Offsets) -> Iterator[PositionedBatch]:

@@ -47,7 +47,7 @@ class ComputedColumn(CallSettings):
 
     name: str
     type: pa.DataType | None = None
-    """Type of the values; `None` takes that of the column if it exists, and otherwise that of the expression."""
+    """Type of the values. `None` means the type of the existing column, or else that of the expression."""
     fn: Function | None = None
     inputs: Sequence[str] = ()
     """Columns that the function receives, in this order; empty for SQL, which names its columns."""
@@ -107,12 +107,12 @@ class ComputedColumn(CallSettings):
 
     def _check_type(self, what: str) -> None:
         if self.type is None and self.sql is None:
-            raise InvalidInput(f"{what}: type= is missing; only the type of an expression is known before a call")
+            raise InvalidInput(f"{what}: type= is missing; it may be left out only with sql=")
         if self.type is not None and not isinstance(self.type, pa.DataType):
             raise InvalidInput(f"{what}: type= is an Arrow type such as pa.int64(), not {self.type!r}")
 
     def resolve(self, columns: pa.Schema, *, what: str) -> "ComputedColumn":
-        """Return the declaration with the inputs of its expression. Raise if one of the inputs is no column."""
+        """Return the declaration with the inputs and the type of its expression. Raise if an input is not a column."""
         declared = self
         if self.sql is not None:
             readable, arrow = with_metadata_columns(columns), self.type
@@ -255,7 +255,7 @@ def in_order(columns: Sequence[ComputedColumn]) -> tuple[ComputedColumn, ...]:
 
 def resolve_all(columns: Sequence[ComputedColumn], table: pa.Schema, *, what: str) -> tuple[ComputedColumn, ...]:
     """Return the columns with the inputs and types of their expressions, in the order in which they are computed. The
-    type of an expression may follow from that of another one, so those that lack a column are tried again."""
+    type of an expression may depend on another computed column, so expressions with an unknown column are retried."""
     known, resolved, waiting = {each.name: each for each in table}, list[ComputedColumn](), list(columns)
     for each in columns:
         if each.type is not None:

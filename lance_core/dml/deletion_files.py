@@ -52,8 +52,8 @@ def add_all_deletions(
     read_version: Version,
     runtime: Runtime,
 ) -> Iterator[tuple[Fragment, npt.NDArray[np.int64], Fragment | None]]:
-    """Delete more rows of several fragments, and yield each change with the result of `add_deletions`. On an object
-    store, many files are written at the same time."""
+    """Delete more rows of several fragments, and yield each change with the result of `add_deletions`. Files of an
+    object store are written concurrently."""
 
     def add(
         change: tuple[Fragment, npt.NDArray[np.int64]],

@@ -5,9 +5,9 @@
     ColumnReplacement  the plan of one process, which keeps finished files when it is replanned
 
 A row has changed if its new value differs from the old one. A fragment without a changed row gets no file, so its
-indices stay, and the version names exactly the rows that changed if the table has row lineage. Only if a wide column,
-such as a vector, gets new values in every row, all rows after the first difference count as changed, since reading the
-old values would take longer than writing. Columns may be added at the same time, or alone for the rows that match a
+indices stay valid. If every row gets a new value, old values are read only up to the first difference, and all rows
+after it count as changed. A table with stable row ids records the changed rows, so it compares all of them unless the
+columns are wide, such as a vector. Columns may be added at the same time, or alone for the rows that match a
 condition. Start with `fill_fragment`; `003-replaced-columns.md` has the reasons.
 """
 
@@ -61,10 +61,10 @@ from lance_core.scan.system_columns import ROW_ADDRESS, ROW_ID
 from lance_core.versions.snapshot import Snapshot
 
 _COMPARED_BYTES_MAX = 64
-"""Widest row of columns whose old values are all read only to compare them: for vectors this would take longer than to
-write the new ones."""
+"""Maximum bytes of a row of columns whose old values are all read for comparison alone. Reading the old values of wider
+columns, such as vectors, takes longer than writing the new ones."""
 _FIRST_COMPARED_ROWS = 8_192
-"""Rows in which a difference is expected if most rows change."""
+"""Number of rows that are compared before the rest of a fragment is read. If most rows change, one of them differs."""
 _MERGE_BYTES = 4 * 1024**2
 Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -83,7 +83,7 @@ class ColumnValues(Protocol):
 
     @property
     def are_given(self) -> bool:
-        """True if the values are those of the caller's rows."""
+        """True if the values are taken from the caller's rows."""
 
     def declared(self, base: Snapshot) -> pa.Schema | None:
         """Return the columns with their types; `None` if the first values decide."""
@@ -150,7 +150,7 @@ def fill_fragment(
     changed = BitMap()
 
     def rows() -> Iterator[PositionedBatch]:
-        if compared is not _Compared.NONE:  # the rows before are equal to their new values, so they are read again
+        if compared is not _Compared.NONE:  # rows before the first change equal the stored ones, and are read again
             yield from merge.rows_before(int(first.rows.offsets[0]))
         for each in chain([first], merged):
             each.add_changed_to(changed)
@@ -161,18 +161,18 @@ def fill_fragment(
 
 
 class _Compared(Enum):
-    """Rows whose new values are compared with the old ones."""
+    """Choice of the rows whose new values are compared with the old ones."""
 
     ALL = auto()
     UNTIL_CHANGED = auto()
-    """The rows up to the first difference. All rows after it count as changed."""
+    """Compare rows until one differs. All rows after it count as changed."""
     NONE = auto()
-    """Every row counts as changed."""
+    """Compare no row. Every row counts as changed."""
 
 
 def _rows_to_compare(base: Snapshot, target: ColumnTarget, *, keeps_values: bool) -> _Compared:
-    """Return which rows to compare. If no row keeps its values, old values are read only to find out which rows change,
-    which only the row versions of a table with stable row ids tell apart; indices lose whole fragments."""
+    """Return which rows to compare. If no row keeps its value, the old values only show which rows change. Only a table
+    with stable row ids records the changed rows; indices lose whole fragments."""
     if keeps_values:
         return _Compared.ALL
     if any(map(is_blob, target.columns.fields)):
@@ -192,8 +192,8 @@ class _ColumnMerge:
         self._arrow = target.columns.arrow
 
     def merge(self, assigned: Iterable[PositionedBatch], compared: _Compared) -> Iterator[_MergedRows]:
-        """Yield all live rows with their new or existing values. Every row needs a new value unless all rows are
-        compared."""
+        """Yield all live rows with their new or existing values. Unless all rows are compared, `assigned` must have
+        a value for every row."""
         until_changed = compared is _Compared.UNTIL_CHANGED
         pending = _RowCursor(map(self._conform, assigned))
         if not pending.has_rows:
@@ -221,8 +221,8 @@ class _ColumnMerge:
                 return
 
     def _existing_rows(self, *, in_steps: bool = False) -> Iterator[PositionedBatch]:
-        """Yield the columns of all live rows as they are; new columns are null. A read decodes ahead of its consumer,
-        so a consumer that stops after a few rows reads `in_steps`."""
+        """Yield the stored values of all live rows; new columns are null. Reads decode ahead of their consumer, so a
+        consumer that may stop after a few rows passes `in_steps`, which reads the first rows separately."""
         replaced, count = self._target.replaced.arrow.names, self._fragment.physical_rows
         if replaced:
             first_step = min(_FIRST_COMPARED_ROWS, count) if in_steps else count
@@ -256,7 +256,7 @@ class _ColumnMerge:
         changed = np.zeros(rows, dtype=np.bool_)
         if not new:
             return _MergedRows(existing, changed)
-        # Positions of all rows would take as long to make as the values.
+        # Creating the positions of all rows would take as long as creating the values.
         offsets = new[0].offsets if len(new) == 1 else np.concatenate([each.offsets for each in new])
         takes_all = len(offsets) == rows and not self._only_nulls
         positions = None if takes_all else np.searchsorted(existing.offsets, offsets)
@@ -278,7 +278,7 @@ class _ColumnMerge:
 
 
 def _split(rows: PositionedBatch) -> Iterator[PositionedBatch]:
-    """Split rows so that what is made of them reuses memory: larger arrays are mapped and zeroed by the kernel."""
+    """Split rows so that the arrays computed from them reuse memory: the kernel maps and zeroes larger arrays."""
     count = len(rows.offsets)
     step = max(1, count * _MERGE_BYTES // max(1, rows.batch.nbytes))
     for start in range(0, count, step):
@@ -517,7 +517,7 @@ def added_columns(
 
 
 def joined_new_columns(base: Snapshot, data: InputRows, on: str | Sequence[str], *, runtime: Runtime) -> Planned | None:
-    """Plan new columns that are joined by key, and record that the caller's rows feed them."""
+    """Plan new columns that are joined by key, and record the caller's rows as their sources."""
     operation = merge_columns(base, data, on, runtime=runtime)
     keys = validation.check_key_columns(on, "on")
     return with_given_columns(base, operation, [name for name in data.required_schema.names if name not in keys])

@@ -32,7 +32,7 @@ def find_matching_rows(
     base: Snapshot, predicate: Predicate | None, selection: Selection | None = None
 ) -> Iterator[tuple[Fragment, Offsets]]:
     """Yield the fragments with a matching row and the offsets of these rows; all live rows without a predicate.
-    `selection` is the result of the indices, if they were asked before."""
+    `selection` is the result of an earlier index lookup."""
     if predicate is None:
         fragments, store = base.manifest.fragments, base.location.store
         vectors = map_requests(store, partial(load_deletions, store), fragments)

@@ -96,13 +96,14 @@ def upsert(
 def upsert_with_sources(
     base: Snapshot, rows: InputRows, rules: UpsertRules, *, limits: FileLimits, runtime: Runtime, cache: JoinCache
 ) -> Planned | None:
-    """Plan an upsert, and record that the caller's rows feed the columns of their names."""
+    """Plan an upsert, and record the caller's rows as the source of the columns with the same names."""
     update = upsert(base, rows, rules, limits=limits, runtime=runtime, cache=cache)
     return with_given_columns(base, update, given_columns(rows.required_schema, rules))
 
 
 def given_columns(source: pa.Schema, rules: UpsertRules) -> Sequence[str]:
-    """Return the columns that get values of the source. Keys do if rows are inserted: those of a match are equal."""
+    """Return the columns that get values from the source. Keys are among them only if rows are inserted, since the keys
+    of matching rows are equal."""
     if not rules.insert and rules.matched is not Matched.UPDATE:
         return ()
     return [name for name in source.names if rules.insert or name not in rules.on]

@@ -240,7 +240,7 @@ class _Join:
                 start += table.num_rows
 
     def _read_all(self, fragments: Sequence[Fragment], candidates: Selection) -> list[pa.Table]:
-        """Read several fragments at the same time, each as `_read` does."""
+        """Read several fragments concurrently, each as `_read` does."""
         threads = threads_of(self.base.location.own_store)
         return list(map_in_order(lambda fragment: self._read(fragment, candidates), fragments, threads=threads))
 

@@ -288,7 +288,8 @@ class RowVersions:
         return RowVersions.of(versions)
 
     def with_version_in(self, positions: BitMap, version: Version) -> "RowVersions":
-        """Set this version at the positions in a bitmap. One run of positions, such as all rows, needs no array."""
+        """Return the row versions with this version at the positions in a bitmap. Consecutive positions, such as those
+        of all rows, are not expanded to an array."""
         if not positions:
             return self
         start, stop = positions.min(), positions.max() + 1

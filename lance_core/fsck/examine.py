@@ -41,7 +41,7 @@ from lance_core.versions.snapshot import Snapshot, format_ranges, load_transacti
 
 _VERSIONS_AHEAD_MAX = 64
 _BYTES_AHEAD_MAX = 64 << 20
-"""Bytes of manifests whose files are announced before they are checked."""
+"""Maximum bytes of the manifests that are loaded ahead of the checks, so that their files are read ahead."""
 _WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
@@ -118,8 +118,8 @@ class _Examination:
     def read_ahead(
         self, loaded: Iterable[tuple[Snapshot | LanceError, "_LoadedTransaction"]]
     ) -> Iterator[tuple[Snapshot | LanceError, "_LoadedTransaction", Sequence[Fragment]]]:
-        """Yield the loaded versions with the fragments that no version before has. The files of some of the following
-        versions are announced, so that they are read together."""
+        """Yield the loaded versions with the fragments that no earlier version has. The files of several of the next
+        versions are announced, so that they are read concurrently."""
         window: deque[tuple[Snapshot | LanceError, _LoadedTransaction, Sequence[Fragment]]] = deque()
         window_bytes = 0
         for found, transaction in loaded:
@@ -133,7 +133,7 @@ class _Examination:
         yield from window
 
     def _new_fragments(self, manifest: Manifest) -> Sequence[Fragment]:
-        """Return the fragments that no version before has, since an unchanged fragment is examined only in the oldest
+        """Return the fragments that no earlier version has: an unchanged fragment is examined only in the oldest
         version that has it."""
         added = []
         for fragment in manifest.fragments:
@@ -146,7 +146,7 @@ class _Examination:
     def add_version(
         self, snapshot: Snapshot, added: Sequence[Fragment], loaded_transaction: "_LoadedTransaction"
     ) -> None:
-        """Check a version; `added` are its fragments that no version before has."""
+        """Check a version. `added` are its fragments that no earlier version has."""
         manifest = snapshot.manifest
         self.newest = snapshot
         self.recorded.add(snapshot)

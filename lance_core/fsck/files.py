@@ -29,7 +29,7 @@ class FileChecker:
     """Checks files, and remembers those that are already checked."""
 
     def __init__(self, sizes: dict[str, int], ahead: FilesAhead) -> None:
-        """Prepare the checks. `sizes` are the sizes of the table's own files, from a listing."""
+        """Prepare the checks. `sizes` are the sizes of the table's own files, from a listing; `ahead` reads ahead."""
         self._sizes = sizes
         self._ahead = ahead
         self._seen: set[str] = set()

@@ -1,5 +1,5 @@
-"""Read-ahead of an examination: opens data files and reads deletion files of an object store many at a time, before
-their checks ask for them one by one. On a local store it does nothing. Start with `FilesAhead`."""
+"""Read-ahead of an examination: opens data files and reads deletion files of an object store concurrently, before they
+are checked one by one. On a local store it does nothing. Start with `FilesAhead`."""
 
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -19,8 +19,8 @@ _Item = TypeVar("_Item")
 _DELETION_FILES_MAX = 64
 
 
-class _Upcoming(Generic[_Item]):
-    """Items that will be asked for, in this order, by path."""
+class _ItemQueue(Generic[_Item]):
+    """Queue of items with their paths, in the order in which the checks will request them."""
 
     def __init__(self) -> None:
         self._items: dict[str, _Item] = {}
@@ -29,8 +29,8 @@ class _Upcoming(Generic[_Item]):
         self._items.setdefault(path, item)
 
     def take_from(self, path: str, count: int) -> list[_Item]:
-        """Remove the item of this path and those that follow it, at most `count`, and return them. Items before it are
-        dropped, since nothing has asked for them."""
+        """Remove the item of this path and the items that follow it, at most `count` in total, and return them. Earlier
+        items are dropped, since no check has requested them."""
         if path not in self._items:
             return []
         taken: list[_Item] = []
@@ -50,8 +50,8 @@ class FilesAhead:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._is_concurrent = requests_max(location.own_store) > 1
-        self._data_files: _Upcoming[DataFile] = _Upcoming()
-        self._fragments: _Upcoming[Fragment] = _Upcoming()
+        self._data_files: _ItemQueue[DataFile] = _ItemQueue()
+        self._fragments: _ItemQueue[Fragment] = _ItemQueue()
         """Fragments with a deletion file, by the path of that file."""
         self._deletions: dict[str, DeletionVector | LanceError | None] = {}
 
@@ -67,23 +67,23 @@ class FilesAhead:
                 self._fragments.add(deleted.qualified_path, fragment)
 
     def before_opening(self, file: DataFile) -> None:
-        """Open this file and some of those that follow, at the same time."""
+        """Open this file and some of the following ones concurrently."""
         files = self._data_files.take_from(file.qualified_path, OPEN_AHEAD_MAX)
         if files and isinstance(codec := self._location.codec, LanceCodec):
             codec.open_ahead([FileToRead(each.qualified_path, each.size) for each in files])
 
     def read_deletions(self, store: Store, fragment: Fragment) -> DeletionVector | None:
-        """Return the deleted rows of a fragment, and read those of fragments that follow at the same time."""
+        """Return the deleted rows of a fragment. The first call for an announced file also reads following ones."""
         deleted = fragment.deletion_file
         if deleted is None:
             return None
         path = deleted.qualified_path
         if path not in self._deletions:
             fragments = self._fragments.take_from(path, _DELETION_FILES_MAX)
-            outcomes = map_requests(store, lambda each: _outcome(lambda: read_deletions(store, each)), fragments)
-            for each, outcome in zip(fragments, outcomes, strict=True):
+            results = map_requests(store, lambda each: _read_or_error(lambda: read_deletions(store, each)), fragments)
+            for each, vector in zip(fragments, results, strict=True):
                 assert each.deletion_file is not None
-                self._deletions[each.deletion_file.qualified_path] = outcome
+                self._deletions[each.deletion_file.qualified_path] = vector
         if path not in self._deletions:
             return read_deletions(store, fragment)
         result = self._deletions.pop(path)
@@ -92,7 +92,7 @@ class FilesAhead:
         return result
 
 
-def _outcome(read: Callable[[], DeletionVector | None]) -> DeletionVector | LanceError | None:
+def _read_or_error(read: Callable[[], DeletionVector | None]) -> DeletionVector | LanceError | None:
     try:
         return read()
     except LanceError as error:

@@ -127,7 +127,7 @@ def write_segment(
 
 
 _BYTES_AHEAD = 16 << 20
-"""Bytes of data files that a build reads ahead. It takes longer to index rows than to read them."""
+"""Maximum bytes of data files that a build reads ahead. Indexing rows takes longer than reading them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,9 @@ from lance_core.versions.snapshot import Snapshot
 
 _VERSIONS_CACHED_MAX = 16
 _SEGMENTS_CACHED_MIN, _SEGMENTS_CACHED_MAX = 128, 1024
-"""Open segments that are cached: an ordered index of a growing table easily has more than a hundred."""
+"""Bounds of the number of open segments in the cache. An index of a growing table often has more than a hundred."""
 _DESCRIPTORS_PER_SEGMENT = 4
-"""Share of the file descriptors of the process that a cached segment, which keeps one file open, is given."""
+"""File descriptors of the process for each cached segment. A segment keeps one open; the rest are for other use."""
 _WARNED_MAX = 10_000
 CANDIDATES_READ_MAX = 4096
 """Number of candidate rows that a scan checks in less time than a search of another index takes."""
@@ -91,7 +91,7 @@ _versions: "LruCache[int, IndexLookup]" = LruCache(_VERSIONS_CACHED_MAX)
 
 def _segments_capacity() -> int:
     """Return how many open segments this process may cache within its limit of open files."""
-    descriptors = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else 0  # it exists on Unix only
+    descriptors = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else 0  # `sysconf` exists on Unix only
     capacity = descriptors // _DESCRIPTORS_PER_SEGMENT if descriptors >= 0 else _SEGMENTS_CACHED_MAX
     return max(_SEGMENTS_CACHED_MIN, min(_SEGMENTS_CACHED_MAX, capacity))
 
@@ -187,8 +187,8 @@ class _Search:
         )
 
     def _search_scopes(self, probe: IndexProbe) -> Sequence[CandidateRows]:
-        """Return the candidates of each segment. Segments that are not open yet are opened at the same time; on an
-        object store, they are also searched at the same time, since a search reads pages."""
+        """Return the candidates of each segment. Segments that are not open yet are opened concurrently. On an object
+        store they are also searched concurrently, since a search reads pages."""
         store, scopes = self._base.location.own_store, probe.scopes
         search = partial(self._search_scope, probe)
         if not isinstance(store, LocalStore):
@@ -199,7 +199,7 @@ class _Search:
         return [search(scope) for scope in scopes]
 
     def _open_ahead(self, scope: SegmentScope) -> None:
-        """Open a segment before it is searched, which reports errors."""
+        """Open a segment before its search. Errors are ignored here, since the search reports them."""
         with suppress(*UNREADABLE_ERRORS):
             self._open_searcher(scope)
 

@@ -1,6 +1,6 @@
 """Scoped segments: the segments of a ranked index, each with the fragments for which it is searched.
 
-Two segments may cover a fragment; its rows are then found by the first of them alone.
+If several segments cover a fragment, only the first of them is searched for its rows.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ class ScopedSegment:
 
 
 def scope_segments(segments: Iterable[SegmentCoverage]) -> tuple[ScopedSegment, ...]:
-    """Return the segments that cover fragments which no segment before them covers."""
+    """Return the segments that cover a fragment that no earlier segment covers, each with these fragments."""
     scopes, assigned = [], BitMap()
     for segment in segments:
         if fragments := segment.covered - assigned:

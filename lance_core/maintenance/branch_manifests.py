@@ -27,9 +27,9 @@ same number and would find the number free. A writer that takes longer checks ag
 KEPT_BYTES_MAX = 64 * 2**20
 """Bytes of manifests that a cleanup keeps until they are removed."""
 _DECODED_BYTES_MAX = 4 * 2**20
-"""Bytes of manifests whose references a cleanup keeps, which take several times as much memory."""
+"""Maximum bytes of manifests whose decoded references a cleanup caches. These take several times as much memory."""
 READ_BY_CODEC_MIN = 32
-"""Number of manifests from which on it is worth to load the codec, which reads them."""
+"""Minimum number of manifests that the codec reads instead of the store: loading the codec takes time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class ManifestReader:
         self._references: dict[str, FileReferences] = {}
 
     def preload(self, listed: Iterable[ObjectInfo]) -> None:
-        """Read the first manifests among the listed files, as far as they are kept, and decode some of them while
-        others arrive."""
+        """Read the oldest manifests among the listed files, up to `KEPT_BYTES_MAX`, and decode the first of them while
+        others are read."""
         names = ((info, info.path.rpartition("/")[2]) for info in load_details(listed))
         oldest_first = [info for info, name in names if naming.parse_manifest_name(name)][::-1]
         total = accumulate(info.size for info in oldest_first)
@@ -109,7 +109,7 @@ class ManifestReader:
                 return
             self._keep(info.path, data)
             if total <= _DECODED_BYTES_MAX:
-                with suppress(LanceError):  # it is decoded again, and reported, if it is needed
+                with suppress(LanceError):  # a caller that needs it decodes it again, and reports the error
                     self._references[info.path] = references_of(Manifest.decode(data, path=info.path))
 
         def load_if_it_exists(each: tuple[ObjectInfo, int]) -> None:

@@ -221,8 +221,9 @@ def clean(base: Snapshot, retention: Retention, *, dry_run: bool, force: bool, r
 def _sweep(
     plan: "_SweepPlan", notices: Sequence[str], clock_checked: Callable[[], None], runtime: Runtime
 ) -> CleanupReport:
-    """Remove what is planned and announced, as far as nothing needs it meanwhile. `clock_checked` waits until the clock
-    of the store has been checked, and raises if the ages of files are unknown; nothing is removed before."""
+    """Remove the planned and announced files, except those that a version or a process needs by now. `clock_checked`
+    waits until the clock of the store has been checked, and raises if the ages of files are unknown. Nothing is removed
+    before it returns."""
     with ConcurrentCalls(plan.location.store) as calls:
         needed: list[Callable[[], set[str]]] = []
         put_back = _remove_manifests(
@@ -288,11 +289,11 @@ class _SweepPlan:
 
 @dataclass(frozen=True, slots=True)
 class _FirstListing:
-    """Files and manifests that a cleanup begins to read before it knows the time of the store. Each field waits for
-    what it returns."""
+    """Files and manifests that a cleanup begins to read before it knows the time of the store. Each field is a function
+    that waits for its result."""
 
     branch: Callable[[], BranchFiles]
-    """The branch, with listings of one moment if one request lists the table."""
+    """Branch whose listings all show one moment, if one request lists the table."""
     files: Callable[[], Sequence[tuple[str, ObjectInfo]]]
     """Files with their keys."""
     reader: Callable[[], ManifestReader]
@@ -300,7 +301,7 @@ class _FirstListing:
 
     @classmethod
     def start(cls, branch: BranchFiles, calls: ConcurrentCalls) -> "_FirstListing":
-        view = calls.start(lambda: _view_of(branch))
+        view = calls.start(lambda: _with_one_listing(branch))
 
         def read_manifests() -> ManifestReader:
             reader = ManifestReader(branch.location)
@@ -318,9 +319,9 @@ def _plan_sweep(
     first: _FirstListing,
     now: datetime,
 ) -> _SweepPlan:
-    """Decide what to remove, by ages at a time of the store. This writes nothing. Files and manifests are read
-    meanwhile."""
-    plain, branch = branch, first.branch()
+    """Decide what to remove, by the ages at `now`, a time of the store. Files and manifests are read concurrently. This
+    writes nothing."""
+    current, branch = branch, first.branch()
     location, store = branch.location, branch.location.store
     patience_for_claims = _patience_for_claims(retention.orphan_grace)
     with ConcurrentCalls(store) as calls:
@@ -366,7 +367,7 @@ def _plan_sweep(
         seems_wrong=len(files.orphans) > _PLAUSIBLE_ORPHAN_SHARE * files.known,
     )
     return _SweepPlan(
-        branch=plain,
+        branch=current,
         now=now,
         patience=retention.orphan_grace,
         versions=listed.versions,
@@ -379,9 +380,9 @@ def _plan_sweep(
     )
 
 
-def _view_of(branch: BranchFiles) -> BranchFiles:
-    """Return the branch as it is now, if one request lists a table without other branches' stores; otherwise the branch
-    itself."""
+def _with_one_listing(branch: BranchFiles) -> BranchFiles:
+    """Return the main branch of a small table with a store whose listings all come from one request, made now. Return
+    other branches, and those of larger tables, unchanged."""
     view = view_of_small_store(branch.location.own_store) if branch.branch is None else None
     return branch if view is None else BranchFiles(replace(branch.location, store=view), view, None)
 
@@ -414,7 +415,7 @@ def _keys_needed_now(plan: _SweepPlan) -> set[str]:
 
     Leases and work in progress are read first, since a lease is released once its version exists."""
     needed = files_in_progress(plan.location.store, now=plan.now, patience=plan.patience)
-    branch = _view_of(plan.branch)
+    branch = _with_one_listing(plan.branch)
     location = branch.location
     with ConcurrentCalls(location.store) as calls:
         read_other_branches = calls.start(lambda: references_of_other_branches(branch))
@@ -563,7 +564,7 @@ def _remove_manifests(
     after_last: Callable[[], None],
 ) -> dict[Version, tuple[str, ...]]:
     """Remove the manifests, oldest version first. Return the versions that were not removed or were put back, with the
-    reasons. Call `before_first` before anything is removed, and `after_last` when the last one is.
+    reasons. Call `before_first` before anything is removed, and `after_last` after the last removal.
 
     References that this library creates respect the sweep notice. Another engine may create one while its version is
     being removed; the manifest is then put back, byte for byte.

@@ -42,7 +42,7 @@ def verify_readable(
     store, sample = location.store, _sample(versions, VERSIONS_CHECKED, runtime)
     sampled_keys = list(map_requests(store, lambda version: _sample_keys(location, version[1], runtime), sample))
     distinct = sorted(set().union(*sampled_keys))
-    exist = dict(zip(distinct, _existing(location, distinct), strict=True))
+    exist = dict(zip(distinct, _check_existence(location, distinct), strict=True))
     for (version, path), keys in zip(sample, sampled_keys, strict=True):
         missing = [key for key in keys if not exist[key]]
         if missing and location.store.head(path) is not None:
@@ -57,8 +57,8 @@ def verify_readable(
             )
 
 
-def _existing(location: Location, keys: Sequence[str]) -> Iterator[bool]:
-    """Yield whether there is a file of each key."""
+def _check_existence(location: Location, keys: Sequence[str]) -> Iterator[bool]:
+    """Yield whether each key has a file."""
     view = view_of_small_store(location.own_store) if len(keys) > 1 else None
     if view is None:
         return map_requests(location.store, partial(file_exists, location.store), keys)

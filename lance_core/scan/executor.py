@@ -32,16 +32,16 @@ _BYTES_IN_FLIGHT_MAX = 128 << 20
 """Bytes of data files that a scan of an object store reads ahead."""
 
 _FEW_THREADS, _MORSELS_AHEAD = 2, 4
-"""Threads and morsels of a scan that is bounded by `bytes_ahead`."""
+"""Threads of a scan that is bounded by `bytes_ahead`, and the number of morsels into which these bytes are divided."""
 
 
 def scan(location: Location, plan: ScanPlan, *, bytes_ahead: int | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a plan in row order. A plan with a filter and a limit is read without read-ahead. Closing
     the generator ends its threads.
 
-    A caller that takes longer to process rows than a disk to read them passes `bytes_ahead`: few threads then read
-    small morsels of local files, so many bytes ahead. Decoded, these take two or three times as much memory, and each
-    thread keeps some of it for its next morsel."""
+    A caller that processes rows more slowly than a disk reads them passes `bytes_ahead`. Few threads then read small
+    morsels of local files, at most `bytes_ahead` bytes ahead of the caller. Decoded morsels take two or three times as
+    much memory, and each thread reuses some of it for its next morsel."""
     stops_early = plan.predicate is not None and plan.limit is not None
     executor = _MorselExecutor(location, plan, bytes_ahead)
     results_in_order = (

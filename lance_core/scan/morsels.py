@@ -31,8 +31,8 @@ _GROUP_MORSELS = 16
 _GROUP_JOINED = 256
 """Morsels of a group that are read by one call of the codec."""
 JOINED_BYTES_MAX = 256 * 1024
-"""Fragments of a local disk up to this size are read by one call of the codec: a call takes as long as copying so many
-bytes."""
+"""Fragments of a local disk up to this size are read by one call of the codec, since a call takes as long as copying
+this many bytes."""
 _FIRST_MORSEL_ROWS = 16_384
 _GROWTH = 4
 _OPEN_READERS_MAX = 6

@@ -32,8 +32,8 @@ _MORSEL_ROWS_MIN = 16
 MORSEL_BYTES = 16 * 1024**2
 """Size of a morsel as its file stores it; Arrow needs two or three times as much memory."""
 _COLUMN_BYTES_MIN = 32 * 1024
-"""A morsel has so many bytes of a column on average, up to `_WIDE_MORSEL_BYTES_MAX` in all. Two morsels that share the
-chunks of a column both decode them."""
+"""A morsel has at least this many bytes of a column on average, up to `_WIDE_MORSEL_BYTES_MAX` in all. Two morsels
+that share the chunks of a column both decode them."""
 _WIDE_MORSEL_BYTES_MAX = 4 * MORSEL_BYTES
 SMALL_FRAGMENT_BYTES = 64 * 1024
 

@@ -49,7 +49,7 @@ class ReaderCache:
 
     @cached_property
     def fragment_order(self) -> Ints:
-        """Positions of the fragments in the version, in the order of their ids."""
+        """Positions of the fragments in the version, ordered by fragment id."""
         return np.argsort(self._fragment_ids, kind="stable")
 
     @cached_property

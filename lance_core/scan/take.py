@@ -73,7 +73,7 @@ def take(
 def take_positions(
     location: Location, manifest: Manifest, positions: RowPositions, columns: Sequence[str] | None
 ) -> pa.Table:
-    """Read the rows at positions where live rows are known to be."""
+    """Read the live rows at these positions. The caller ensures that the positions exist."""
     cache = ReaderCache.of(location, manifest)
     plan = cache.plan_columns(columns)
     reader = cache.row_reader(plan, None)
@@ -191,7 +191,7 @@ def _locate_by_address(location: Location, manifest: Manifest, addresses: Ints, 
 
 
 def _find_addresses(location: Location, manifest: Manifest, addresses: Ints) -> tuple[RowPositions, Mask]:
-    """Return the positions of addresses, and whether a live row is there."""
+    """Return the positions of addresses, and a mask of those that have a live row."""
     fragment_ids, offsets = addresses >> _OFFSET_BITS, addresses & ((1 << _OFFSET_BITS) - 1)
     cache = ReaderCache.of(location, manifest)
     number, exists = _fragment_numbers(cache, fragment_ids)
@@ -214,7 +214,7 @@ def _locate_by_id(location: Location, manifest: Manifest, row_ids: Ints) -> RowP
 
 
 def _fragment_numbers(cache: ReaderCache, fragment_ids: Ints) -> tuple[Ints, Mask]:
-    """Return the index of each fragment id in the version, and whether it exists."""
+    """Return the index of each fragment id in the version, and a mask of the ids that exist."""
     ids = cache.ordered_fragment_ids
     if not len(ids):
         return np.zeros_like(fragment_ids), np.zeros(len(fragment_ids), dtype=np.bool_)

@@ -101,7 +101,7 @@ class FsspecLocation:
             try:
                 self._file_system, path = core.url_to_fs(uri, **resolved)
                 if _has_lost_connection(self._file_system):
-                    # fsspec keeps file systems, and would return this one as long as the process lives.
+                    # fsspec caches file systems, and would return this one until the process ends.
                     self._file_system.clear_instance_cache()
                     self._file_system, path = core.url_to_fs(uri, **resolved)
             except ImportError as error:
@@ -217,7 +217,7 @@ class FsspecLocation:
 
 
 def _has_lost_connection(file_system: Any) -> bool:
-    """Return whether the SSH connection of a file system has ended, for example because the server closed it."""
+    """Return whether the SSH connection of a file system has ended, for example after the server closed it."""
     find_transport = getattr(getattr(file_system, "client", None), "get_transport", None)
     if find_transport is None:
         return False

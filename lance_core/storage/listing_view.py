@@ -1,9 +1,9 @@
-"""Listing view: a store that answers the listings of one directory from one walk of it, and passes all else on.
+"""Listing view: a store that answers the listings of one directory from one walk of it, and delegates all other calls.
 
 A cleanup reads references, leases, intents and jobs from directories with a few objects each. On an object store one
-request lists all of them. A view shows the objects of one moment: a caller whose reads depend on an order, such as
-leases before references, uses one view for each step. Start with `view_of_directory`, or for a whole table with
-`view_of_small_store`.
+request lists all of them. A view shows the objects of one moment: a caller that has to read in an order, such as leases
+before references, uses one view for each step. Start with `view_of_directory`, or with `view_of_small_store` for a
+whole table.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,8 +16,8 @@ _PAGE_OBJECTS = 1000
 
 
 class ListingView(SupportsConcurrency):
-    """Store whose listings below `directory` show `listed`, its objects sorted by path. An empty directory stands for
-    the whole store. Details of single objects are requested from the store."""
+    """Store whose listings below `directory` show `listed`, the objects of that directory sorted by path. An empty name
+    means the whole store. All other calls, such as `head`, go to the store itself."""
 
     def __init__(self, inner: Store, directory: str, listed: Sequence[ObjectInfo]) -> None:
         self._inner = inner
@@ -72,7 +72,7 @@ class ListingView(SupportsConcurrency):
 
 
 def view_of_directory(store: Store, directory: str) -> Store:
-    """Return a view of a directory, or the store itself if its listings take no requests."""
+    """Return a view of a directory, or the store itself if it does not support short walks."""
     return ListingView(store, directory, store.walk(directory)) if isinstance(store, SupportsShortWalk) else store
 
 

@@ -133,8 +133,8 @@ class SupportsOrderedListing(ABC):
 
     @abstractmethod
     def list_first(self, directory: str, count: int, start_after: str = "") -> Sequence[ObjectInfo]:
-        """Return the first `count` objects directly in a directory by name, after a name if one is given, with one
-        request for each thousand."""
+        """Return the first `count` objects directly in a directory by name, or the first ones after `start_after`, with
+        one request for each thousand."""
 
 
 class ReportsClockJumps(ABC):
@@ -185,7 +185,7 @@ class SupportsShortWalk(ABC):
     @abstractmethod
     def walk_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
         """Return the first `count` objects below a directory by path, with one request for each thousand. An empty
-        name stands for the root."""
+        name means the root."""
 
     @abstractmethod
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
@@ -193,7 +193,7 @@ class SupportsShortWalk(ABC):
 
 
 class SupportsConcurrency(ABC):
-    """Store whose calls wait for a network, so that many callers are served as fast as one."""
+    """Store whose calls wait for a network, so that it serves many concurrent callers as fast as one."""
 
     __slots__ = ()
 

@@ -34,7 +34,7 @@ class Snapshot:
     manifest: Manifest
     scheme: NamingScheme
     tag: str = field(default="", compare=False, repr=False)
-    """Identifier of the content of the manifest's file, if a listing showed one before the file was read."""
+    """Entity tag of the manifest file, if a listing returned one before the file was read; otherwise empty."""
 
     @property
     def version(self) -> Version:
@@ -48,10 +48,10 @@ class Versions:
     numbers: tuple[Version, ...]
     scheme: NamingScheme
     listed: Mapping[Version, ObjectInfo] = field(default_factory=dict, compare=False, repr=False)
-    """Files of the manifests, as far as a listing showed them."""
+    """Manifest files that a listing returned, by version."""
 
     def tag_of(self, version: Version) -> str:
-        """Return the identifier of the content of a manifest; an empty string if it is unknown."""
+        """Return the entity tag of a manifest file; an empty string if it is unknown."""
         info = self.listed.get(version)
         return info.tag if isinstance(info, ObjectDetails) else ""
 
@@ -80,8 +80,8 @@ def check_one_naming_scheme(location: Location, newest: Version | None = None) -
     the newest version is often found without a listing. Each process checks a table once.
 
     Names of the old scheme sort before or after all names of the new one. On an ordered store, every search for the
-    newest version lists the names that sort first, so this function lists only those that sort last. If the version
-    `newest` has a low number, it lists nothing: `read_history`, which every commit calls, lists all names at once."""
+    newest version lists the names that sort first, so this function lists only those that sort last. If `newest`
+    is a low version number, it lists nothing: `read_history`, which every commit calls, lists all names at once."""
     if _uniform_names.get(location.key):
         return
     store = location.store
@@ -104,22 +104,22 @@ _uniform_names: LruCache[Hashable, bool] = LruCache(1000)
 PAGE_NAMES = 1000
 """Names in one page of a listing."""
 LISTED_WHOLE_MAX = 300
-"""Number up to which a writer lists all versions of a table in one request, which is then shorter than two requests;
-they and the few other files of their directory fit in one page."""
+"""Version number below which a writer lists all versions of a table in one request instead of two shorter ones. They
+and the few other files of their directory fit in one page."""
 _own_commits: LruCache[Hashable, Snapshot] = LruCache(16 << 20)
-"""Small versions that this process has committed, by location and number."""
+"""Cache of small versions that this process has committed, by location and number; the capacity is in bytes."""
 _OWN_COMMIT_BYTES_MAX = 1 << 20
 
 
 def remember_own_commit(snapshot: Snapshot) -> None:
-    """Remember a version that this process has created, so that its next commit on an object store need not read it."""
+    """Cache a version that this process has committed, so that its next commit on an object store does not read it."""
     size = len(snapshot.manifest.encode())
     if size <= _OWN_COMMIT_BYTES_MAX and isinstance(snapshot.location.own_store, SupportsOrderedListing):
         _own_commits.put((snapshot.location.key, snapshot.version), snapshot, weight=size)
 
 
-def _own_commit(location: Location, version: Version, versions: Versions) -> Snapshot | None:
-    """Return a version that this process has created, if a listing still shows a manifest of its size."""
+def _find_own_commit(location: Location, version: Version, versions: Versions) -> Snapshot | None:
+    """Return a version that this process has committed, if the listing has a manifest of the same size."""
     info = versions.listed.get(version)
     own = None if info is None else _own_commits.get((location.key, version))
     if info is None or own is None or own.location.access != location.access:
@@ -142,7 +142,7 @@ def table_exists(location: Location) -> bool:
 
 
 def load_latest(location: Location, known: Snapshot | None = None) -> Snapshot:
-    """Load the newest version; `known` was loaded before, and is returned if a listing shows that it is the newest.
+    """Load the newest version, or return `known` if a listing shows that it still is the newest.
 
     Concurrent threads share one load: separate loads would return the same version, and slow each other down.
     """
@@ -262,7 +262,7 @@ def read_history(
     for version in map(Version, range(since + 1, newest + 1)):
         if version not in loaded:
             try:
-                snapshot = head if version == newest and head else _own_commit(location, version, versions)
+                snapshot = head if version == newest and head else _find_own_commit(location, version, versions)
                 snapshot = snapshot or load_named(location, version, versions.scheme)
             except NotFound:
                 if version == newest:
@@ -301,14 +301,14 @@ def load_named(location: Location, version: Version, scheme: NamingScheme) -> Sn
 
 
 def _list_newest(location: Location, *, names_max: int = version_hint.FIRST_NAMES) -> Versions:
-    """Return the newest version, and perhaps others; no version if there is no table. On an ordered store, list this
-    many names, and all names only if they do not show the newest version."""
+    """Return the newest version, and perhaps others; no version if no table exists. On an ordered store, list the first
+    `names_max` names, and all names only if the first ones do not determine the newest version."""
     store = location.own_store
     if not isinstance(store, SupportsOrderedListing):
         newest, listed = version_hint.find_newest(store), []
     else:
         listed = [*store.list_first(naming.VERSIONS, names_max)]
-        if len(listed) < names_max:  # the whole directory
+        if len(listed) < names_max:  # this is the whole directory
             versions = versions_of(location, listed)
             _uniform_names.put(location.key, True)
             return versions
@@ -320,7 +320,7 @@ def _list_newest(location: Location, *, names_max: int = version_hint.FIRST_NAME
 
 
 def _list_before_commit(location: Location, since: Version) -> Versions:
-    """Return the newest version, and perhaps others, for a writer. Raise `Corrupt` if manifests of both naming schemes
+    """Return the newest version, and perhaps others, for a commit. Raise `Corrupt` if manifests of both naming schemes
     exist."""
     if not isinstance(location.own_store, SupportsOrderedListing) or _uniform_names.get(location.key):
         return _list_newest(location)

@@ -25,7 +25,7 @@ from lance_core.storage.store import ObjectInfo, ReportsLastChange, Store, Suppo
 HINT = f"{naming.VERSIONS}/latest_version_hint.json"
 _PROBES_MAX = 1000
 FIRST_NAMES = 20
-"""Names that a search for the newest version lists on an ordered store."""
+"""Number of names that a search for the newest version lists on an ordered store."""
 _BYTES_MAX = 64
 HINT_DELAY_MAX = timedelta(seconds=30)
 """Maximum time after a version at which its hint is still valid."""
@@ -63,8 +63,8 @@ def _newest_of_first_names(store: SupportsOrderedListing) -> tuple[Version, Nami
 
 
 def newest_of_first(listed: Iterable[ObjectInfo]) -> tuple[Version, NamingScheme] | None:
-    """Return the newest version, given the first names of a sorted listing. Some of them may not be versions. Names of
-    the old scheme do not sort by version, so they give no answer."""
+    """Return the newest version among the first names of a sorted listing, which may include other files. Return `None`
+    if names of the old scheme are among them, since these do not sort by version."""
     names = [info.path.rpartition("/")[2] for info in listed]
     versions = [parsed for name in names if (parsed := naming.parse_manifest_name(name))]
     if not versions or any(scheme is NamingScheme.V1 for _, scheme in versions):

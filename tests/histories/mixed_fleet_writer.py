@@ -22,8 +22,8 @@ warnings.filterwarnings("ignore", message="lance is not fork-safe")  # the paren
 _VERB_WEIGHTS = {"append": 60, "update": 15, "upsert": 15, "delete": 10}
 _ERRORS_MAX = 60
 _PAUSES = {"ours": 0.0, "pylance": 0.1}
-"""Seconds between two changes of a writer. pylance repeats a commit that lost a race at once, while this library waits,
-so that without a pause 30 of 31 changes are those of pylance."""
+"""Seconds between two changes of a writer. pylance retries a conflicting commit at once, while this library waits;
+without a pause, pylance makes 30 of 31 changes."""
 _MAINTENANCE_PAUSE = 0.1
 _RETENTION = timedelta(seconds=90)
 """Age of the versions that a cleanup removes; a commit takes less."""

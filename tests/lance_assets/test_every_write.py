@@ -148,7 +148,7 @@ def test_each_write_makes_a_version_on_the_ledger(
     # Rows that a write reads from its own table are an input like any other.
     inputs = Table.open(table.uri, version=7).version_info().properties["lance_assets.inputs"]
     assert json.loads(inputs) == {table.uri: 6}
-    # The columns of the condition decide about the values, too.
+    # The columns of the condition determine which rows get a value, so they are sources, too.
     columns = json.loads(Table.open(table.uri, version=9).version_info().properties["lance_assets.columns"])["columns"]
     assert [name for _, name in columns["twice"]] == ["day", "id"]
 

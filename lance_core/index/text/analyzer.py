@@ -1,7 +1,7 @@
 """Analyzer: turns texts into the terms that an index stores and queries look up, with their positions.
 
 The order of the steps is that of the reference implementation: tokenize, drop long tokens, lower-case, stem, drop stop
-words, fold to ASCII. A token that is dropped, a stop word or a long one, leaves a gap in the positions.
+words, fold to ASCII. A dropped token, whether a stop word or a long one, leaves a gap in the positions.
 Texts are tokenized as one array of bytes (`tokenizers.py`); the steps after that run once for each distinct token.
 """
 
@@ -90,7 +90,7 @@ class Analyzer:
         ]
 
     def _analyze_ascii(self, tokens: re.Pattern[str], text: str) -> list[Token]:
-        """Return the terms of an ASCII text. Arrays would take a query longer than its few tokens do."""
+        """Return the terms of an ASCII text. A query has few tokens, for which this is faster than array operations."""
         limit = self.parameters.max_token_length
         spans = [found.span() for found in tokens.finditer(text)]
         places = [

@@ -1,4 +1,4 @@
-"""Analyzer registry: returns the analyzer for the parameters of an index, and keeps those of the process."""
+"""Analyzer registry: returns the analyzer for the parameters of an index, and caches it."""
 
 from functools import lru_cache
 

@@ -50,8 +50,8 @@ class Inverted:
         return TextParameters.of_options(parameters)
 
     def options_of(self, segment: Segment) -> TextParameters:
-        """Return the parameters for a segment that takes the place of this one, whose blocks may have 256 documents.
-        Only the files of a segment record custom stop words."""
+        """Return the parameters for a segment that replaces this one. It is written with blocks of 128 documents, even
+        if this one has blocks of 256. Custom stop words are recorded only in the files of a segment."""
         path = f"{segment.metadata.qualified_path}/{METADATA_FILE}"
         recorded = segment.files.open(METADATA_FILE).metadata.get("params")
         if recorded is None:

@@ -1,9 +1,9 @@
-"""JSON analyzer: turns JSON values into terms of a full-text index, and queries on JSON columns.
+"""JSON analyzer: turns JSON values, and queries on JSON columns, into terms of a full-text index.
 
-A term is a path, a type and a value, divided by commas: `title,str,lance`, `author.age,number,40`, `tags,str,red`. A
-text has a term for each of its words; numbers, booleans and nulls have one. The elements of a list have the path of the
+A term is a path, a type and a value, separated by commas: `title,str,lance`, `author.age,number,40`, `tags,str,red`. A
+text has a term for each of its words; a number, boolean or null has one. The elements of a list have the path of the
 list, and a value that is neither in an object nor in a list has an empty path. The terms of a value have consecutive
-positions, in the order of the stored keys. A query lists such triples, divided by semicolons.
+positions, in the order of the stored keys. A query lists such triples, separated by semicolons.
 """
 
 import json
@@ -23,7 +23,7 @@ from lance_core.index.text.parameters import TextParameters
 _TEXT, _NUMBER, _BOOLEAN, _NULL = "str", "number", "bool", "null"
 _TYPES = (_TEXT, _NUMBER, _BOOLEAN, _NULL)
 _DECIMAL_EXPONENT = -5
-"""Smallest exponent of a number that is written without it."""
+"""Exponent of numbers that Python writes in exponential notation and terms as decimals."""
 
 
 class JsonAnalyzer(Analyzer):
@@ -54,15 +54,15 @@ class JsonAnalyzer(Analyzer):
 
 @dataclass(slots=True)
 class _Leaves:
-    """Texts, numbers, booleans and nulls in JSON values, in their order."""
+    """Texts, numbers, booleans and nulls of JSON values, in document order. The lists have one item per leaf."""
 
     documents: list[int] = field(default_factory=list)
     prefixes: list[str] = field(default_factory=list)
     """Path and type of each leaf, each followed by a comma."""
     texts: list[str | None] = field(default_factory=list)
-    """Text of each leaf that is one."""
+    """Text of each leaf that is a text; `None` for other leaves."""
     others: list[str | None] = field(default_factory=list)
-    """Value of each other leaf."""
+    """Value of each leaf that is not a text; `None` for texts."""
 
     def add_value(self, document: int, value: str) -> None:
         try:
@@ -100,11 +100,11 @@ class _Leaves:
 
 
 class _Number(str):
-    """Number as it is written in a term."""
+    """Number in the form of a term."""
 
 
 def _as_number(text: str) -> _Number:
-    """Return a floating point number, which Python writes as `1e-05` or `1e+16`, in the form of terms."""
+    """Return a floating-point number in the form of a term; Python writes it as `1e-05` or `1e+16`."""
     digits, _, exponent = text.partition("e")
     if not exponent:
         return _Number(text)
@@ -142,12 +142,12 @@ def _parse_triple(triple: str) -> Sequence[str]:
         return parts
     raise InvalidInput(
         f"{triple!r} is no query of a JSON column: it must be a path, a type and a value, such as 'title,str,lance', "
-        f"several of them divided by semicolons; the types are {', '.join(_TYPES)}"
+        f"or several of these separated by semicolons; the types are {', '.join(_TYPES)}"
     )
 
 
 def _ordinals(documents: Numbers) -> Numbers:
-    """Return the number of each token among those of its document. Documents are ascending."""
+    """Return the ordinal of each token within its document. `documents` are ascending."""
     places = np.arange(len(documents), dtype=np.int32)
     is_first = np.ones(len(documents), dtype=np.bool_)
     is_first[1:] = documents[1:] != documents[:-1]

@@ -46,7 +46,7 @@ class TextParameters:
     """Parameters of a full-text index."""
 
     lance_tokenizer: str = "text"
-    """Mode in which values are read: `text` or `json`, by the type of the column, or `code`, which is not supported."""
+    """Mode of the tokenizer: `text` or `json`, according to the type of the column; `code` is not supported."""
     base_tokenizer: str = "simple"
     language: str = "English"
     with_position: bool = False

@@ -1,9 +1,9 @@
 """Token positions: where a token occurs in each document of its posting list.
 
-Formats 2 and 3 have one value for each list: for each block of 128 or 256 documents the positions of its documents one
-after the other, the first of a document as it is and the others as differences. Groups of 128 numbers are packed
-(`u8 width`, then `16 * width` bytes), the rest are varints. Format 1 has a list of values for each document: the number
-of positions, then blocks of 128 packed differences, then the rest as fixed numbers.
+Formats 2 and 3 store one value for each list. It has the positions of each block of 128 or 256 documents, one document
+after the other: the first position of a document, and the others as differences to the previous one. Groups of
+128 numbers are packed (`u8 width`, then `16 * width` bytes), the rest are varints. Format 1 has a list of values for
+each document: the number of positions, then blocks of 128 packed differences, then the rest as fixed numbers.
 """
 
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ class TokenPositions:
 def decode_shared_positions(
     data: Bytes, offsets: Ints, frequencies: npt.NDArray[np.uint32], block: int = BLOCK_DOCUMENTS
 ) -> TokenPositions:
-    """Return the positions of a list in format 2 or 3. `offsets` has the first byte of each posting block, and `block`
-    is the number of documents of a full one."""
+    """Return the positions of a list in format 2 or 3. `offsets` has the first byte of each posting block, and
+    `block` is the number of documents of a full block."""
     starts = np.concatenate([[0], np.cumsum(frequencies, dtype=np.int64)])
     blocks = -(-len(frequencies) // block)
     ends = np.concatenate([offsets[1:], [len(data)]])
@@ -60,10 +60,10 @@ def decode_shared_positions(
 
 
 def _find_groups(data: Bytes, begins: Ints, ends: Ints, groups: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the places and widths of the packed groups of all blocks, and the place of the varints of each block.
+    """Return the offsets and widths of the packed groups of all blocks, and the offset of the varints of each block.
 
-    A group tells where the next one of its block begins. So the groups with the same number in their blocks are found
-    together; most blocks have few."""
+    The width of a group determines where the next group of its block begins. The loop therefore reads the first groups
+    of all blocks at once, then the second ones, and so on; most blocks have few groups."""
     first_group = np.cumsum(groups) - groups
     places, widths = np.empty(int(groups.sum()), dtype=np.int64), np.empty(int(groups.sum()), dtype=np.int64)
     at = begins.copy()
@@ -98,7 +98,7 @@ def _interleave(packed: npt.NDArray[np.uint32], varints: Ints, counts: Ints) -> 
 
 
 def _absolute(differences: npt.NDArray[np.uint32], starts: Ints) -> npt.NDArray[np.uint32]:
-    """Return positions from their differences, which begin anew with each document."""
+    """Return positions from their differences, which restart with each document."""
     sums = np.zeros(len(differences) + 1, dtype=np.int64)
     positions = sums[1:]
     positions[:] = differences

@@ -2,12 +2,12 @@
 
 A full block has 128 documents: `f32 maximum score, u32 first document, u8 b, 16*b bytes, u8 f, 16*f bytes`, where the
 packed numbers are differences of documents, and frequencies. A full block of format 3 may have 256 documents: `u32
-first document, u8 b, 32*b bytes, u8 f, u8 e, 32*f bytes, e times (u8 place, varint high bits)`; it has only the lowest
-`f` bits of each frequency, and the others of a few. The last block of a list, if it is not full, has the maximum score,
-if others have it, and then all documents and all frequencies, as fixed numbers of four bytes (format 1) or as varints,
-with documents as differences (formats 2 and 3). Packed numbers are in the order of BitPacker4x, or BitPacker8x for 256
-of them: number `j` belongs to lane `j mod 4` or `j mod 8`, and the words of the lanes alternate. All blocks of a width
-are unpacked together.
+first document, u8 b, 32*b bytes, u8 f, u8 e, 32*f bytes, e times (u8 place, varint high bits)`. It packs the lowest `f`
+bits of each frequency; the `e` exceptions add the higher bits of frequencies that have more. The last block of a list,
+if it is not full, begins with the maximum score if full blocks do. All documents and all frequencies follow, as fixed
+numbers of four bytes (format 1) or as varints with documents as differences (formats 2 and 3). Packed numbers are in
+the order of BitPacker4x, or of BitPacker8x in blocks of 256: number `j` belongs to lane `j mod 4` or `j mod 8`, and the
+words of the lanes alternate. All blocks of one width are unpacked together.
 """
 
 import enum
@@ -44,7 +44,8 @@ def decode_posting_list(
     """Return the documents of a posting list, ascending, and their frequencies.
 
     `offsets` are those of the blocks in `data`, one more than there are blocks; `documents` is the number of documents
-    of the partition, `block` that of a full block. Raise `DamagedList` if the blocks contradict the format.
+    of the partition, and `block` the number of documents of a full block. Raise `DamagedList` if the blocks contradict
+    the format.
     """
     full, rest = divmod(length, block)
     if len(offsets) - 1 != full + bool(rest):
@@ -96,18 +97,18 @@ def _full_blocks(data: Bytes, offsets: Ints, block: int) -> tuple[Ints, npt.NDAr
 def _add_high_bits(
     data: Bytes, at: Ints, ends: Ints, widths: Ints, exceptions: Ints, counts: npt.NDArray[np.uint32]
 ) -> Ints:
-    """Add the high bits of the exceptions of each block to its frequencies, and return where they end. The exceptions
-    with the same number in their blocks are read together."""
+    """Add the high bits of the exceptions of each block to its frequencies `counts`, and return the end of each block.
+    The first exceptions of all blocks are read at once, then the second ones, and so on."""
     at = at.copy()
     for number in range(int(exceptions.max(initial=0))):
         blocks = np.flatnonzero(exceptions > number)
-        places = _bytes_before(data, at[blocks], ends[blocks])
+        places = _read_bytes(data, at[blocks], ends[blocks])
         at[blocks] += 1
         high = np.zeros(len(blocks), dtype=np.int64)
         unfinished = np.arange(len(blocks))
         for step in range(_VARINT_BYTES_MAX):
             rows = blocks[unfinished]
-            read = _bytes_before(data, at[rows], ends[rows])
+            read = _read_bytes(data, at[rows], ends[rows])
             at[rows] += 1
             high[unfinished] |= (read & 0x7F) << (7 * step)
             unfinished = unfinished[read >= 0x80]
@@ -117,15 +118,15 @@ def _add_high_bits(
     return at
 
 
-def _bytes_before(data: Bytes, at: Ints, ends: Ints) -> Ints:
-    """Return bytes of which each is before an end."""
+def _read_bytes(data: Bytes, at: Ints, ends: Ints) -> Ints:
+    """Return the byte at each offset of `at`. Raise `DamagedList` unless each offset is below its end."""
     if (at >= ends).any():
         raise DamagedList("a block of a posting list ends too early")
     return data[at].astype(np.int64)
 
 
 def unpack_blocks(data: Bytes, starts: Ints, widths: Ints, block: int = BLOCK_DOCUMENTS) -> npt.NDArray[np.uint32]:
-    """Return the numbers of each packed block, one block a row. The caller ensures that the blocks are within the
+    """Return the numbers of each packed block, one row per block. The caller ensures that the blocks are within the
     data."""
     numbers = np.zeros((len(starts), block), dtype=np.uint32)
     lanes = block // _NUMBERS_PER_LANE

@@ -78,12 +78,12 @@ class Words:
 
 
 _Terms: TypeAlias = tuple[tuple[str, float], ...]
-"""Terms with factors."""
+"""Terms with the factors of their weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Conjunction:
-    """Clause of a boolean query: a phrase, or a match of all words."""
+    """Clause of a boolean query that needs all of its words: a phrase, or a match with the operator AND."""
 
     groups: tuple[_Terms, ...]
     """A document needs one term of each group."""
@@ -107,7 +107,7 @@ class _Clauses:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Leaf, or boolean query of leaves on one column, in terms: alternatives of which a document needs one or more."""
+    """Terms of a leaf, or of a boolean query of leaves on one column."""
 
     required: tuple[_Terms, ...]
     """A document needs one term of each group."""
@@ -350,8 +350,7 @@ def _combine(groups: Sequence[Sequence[tuple[str, float]]]) -> tuple[tuple[str, 
 
 
 def is_flat(query: object) -> bool:
-    """Return whether one evaluation of terms answers a boolean query: its clauses are matches and phrases on one
-    column.
+    """Return whether a boolean query can be evaluated at once, since its clauses are matches and phrases on one column.
 
     >>> is_flat(Boolean(must=[Match("lance", "body")], should=[Phrase("table format", "body")]))
     True

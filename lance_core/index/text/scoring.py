@@ -33,8 +33,8 @@ _BOUNDS_SHARE = 128
 _BOUND_STEPS = 255
 _LENGTH_BITS = 4
 _DENSE_SHARE = 8
-"""A list with at least one document in this many has its weights by document, too: searching for a thousand documents
-in a long list takes a tenth of a millisecond, since most steps of the search miss the processor's cache."""
+"""A list with at least one document in this many also has an array of weights by document. A binary search for a
+thousand documents in a long list takes a tenth of a millisecond, since most of its steps miss the processor's cache."""
 _SCORED_AT_ONCE = 1024
 """Documents that are scored without looking for a bound first."""
 _FIRST_CHUNK = 256
@@ -42,7 +42,7 @@ _FIRST_CHUNK = 256
 _SAMPLE = 2048
 """Bounds from which the bound of the first chunk is estimated."""
 _BLOCKS_SHARE = 8
-"""Only the blocks that reach a threshold are compared, if they are at most one in this many."""
+"""If at most one block in this many reaches a threshold, only the weights of these blocks are compared with it."""
 _SLACK = 1 + 1e-5
 """Factor for upper bounds, which are computed in single precision."""
 _ROUNDING = 1 - 1e-6
@@ -59,7 +59,7 @@ def inverse_document_frequency(documents: int, containing: int) -> float:
 
 
 def round_lengths(lengths: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Return lengths with their four highest bits alone, as indices with blocks of 256 documents score them.
+    """Return lengths reduced to their four highest bits. Indices with blocks of 256 documents score them like this.
 
     >>> round_lengths(np.array([15, 17, 1000], dtype=np.uint32)).tolist()
     [15, 16, 960]
@@ -88,7 +88,7 @@ class Scorer(Protocol):
         ...
 
     def reaching(self, needed: float) -> Documents:
-        """Return the documents whose weight may be as large."""
+        """Return the documents whose weight may be at least `needed`."""
         ...
 
     def weights_of(self, documents: Documents) -> npt.NDArray[np.floating[Any]]:
@@ -96,7 +96,7 @@ class Scorer(Protocol):
         ...
 
     def upper_bounds(self, documents: Documents) -> Weights:
-        """Return a number for each document that its weight does not exceed; 0 only for documents that do not match."""
+        """Return an upper bound of the weight of each document; it is 0 only for documents that do not match."""
         ...
 
     def contains(self, documents: Documents) -> Mask:
@@ -129,8 +129,8 @@ class ScoredList:
 
     @cached_property
     def bounds(self) -> npt.NDArray[np.uint8] | None:
-        """Upper bound of the weight of each document of the partition; `None` for a rare term. A search of one word
-        does not need it."""
+        """Upper bound of the weight of each document of the partition, in quanta; `None` for a rare term. A search for
+        one word does not need it, so it is computed on demand."""
         if not self._has_bounds:
             return None
         bounds = np.zeros(self._all_documents, dtype=np.uint8)
@@ -161,7 +161,7 @@ class ScoredList:
 
     @property
     def size(self) -> int:
-        """Bytes in memory once a search has needed everything."""
+        """Bytes in memory after all arrays have been computed."""
         by_document = (1 if self._has_bounds else 0) + (self.weights.itemsize if self._has_dense else 0)
         return self.weights.nbytes + self.block_maxima.nbytes + by_document * self._all_documents
 
@@ -222,15 +222,15 @@ class Group:
 
 
 class ScoredConjunction:
-    """Weights of the documents that have a term of each of several groups, and satisfy a condition: a phrase, or all
-    words of a match. The weight is the sum over all terms.
+    """Weights of the documents that have a term of each of several groups and satisfy an optional condition: a phrase,
+    or a match of all words. The weight is the sum over all terms.
 
-    The condition takes longer to check than the terms, and is checked only for documents whose weights or membership
-    are needed.
+    The condition takes longer to check than the terms, so only documents whose weight or membership is requested are
+    checked.
     """
 
     def __init__(self, groups: Sequence[Group], verify: Verify | None, documents: int) -> None:
-        """`documents` is the number of documents of the partition."""
+        """Prepare the scores. `documents` is the number of documents of the partition, and `verify` the condition."""
         self._groups, self._verify, self._all_documents = groups, verify, documents
 
     @property
@@ -555,7 +555,7 @@ def _best_of_term(scores: ScoredList, factor: float, k: int, allowed: Allowed | 
 
 
 def _places_reaching(threshold: np.float32, weights: Weights, maxima: Weights) -> Ints:
-    """Return the places of the weights that reach a threshold. `maxima` are those of blocks of weights."""
+    """Return the places of the weights that reach a threshold. `maxima` has the largest weight of each block."""
     blocks = np.flatnonzero(maxima >= threshold)
     if len(blocks) * _BLOCKS_SHARE > len(maxima):
         return np.flatnonzero(weights >= threshold)

@@ -33,8 +33,8 @@ class StoredLists:
 
     @classmethod
     def of(cls, partition: TextPartition, files: SegmentSource, path: str, *, with_position: bool) -> "StoredLists":
-        """Open the lists of a partition. Raise `IncompatibleSegments` if they have another layout, or no positions
-        although these are requested."""
+        """Open the lists of a partition. Raise `IncompatibleSegments` if their layout is not the one that is written,
+        or if positions are requested that they do not have."""
         name = f"part_{partition.number}_invert.lance"
         columns = (POSTING, LENGTH, *((SHARED_POSITIONS, POSITION_OFFSETS) if with_position else ()))
         file = files.open(name, columns)

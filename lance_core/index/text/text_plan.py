@@ -81,7 +81,7 @@ def _with_column(query: Match | Phrase, column: str) -> Match | Phrase:
 
 
 def column_type(base: Snapshot, column: str) -> pa.DataType:
-    """Return the type of a column. Raise `InvalidInput` unless it has texts, lists of texts, or JSON values."""
+    """Return the type of a column. Raise `InvalidInput` unless it is text, a list of texts, or JSON."""
     (resolved,) = resolve_columns(base.manifest.schema, [column])
     found = resolved.arrow.type
     if not is_text(found) and not is_json(found) and not (is_list(found) and is_text(found.value_type)):
@@ -93,14 +93,16 @@ def column_type(base: Snapshot, column: str) -> pa.DataType:
 
 
 def _check_leaf(base: Snapshot, query: Match | Phrase, column: str, *, highlight: bool) -> None:
-    """Raise `InvalidInput` for a column that a query cannot search."""
+    """Raise `InvalidInput` unless the type of the column supports the query and its highlights."""
     if not is_json(column_type(base, column)):
         return
     if isinstance(query, Match) and query.fuzziness:
-        raise InvalidInput(f"{base.location.uri}: the JSON column {column!r} cannot be searched with fuzziness")
+        raise InvalidInput(
+            f"{base.location.uri}: the JSON column {column!r} cannot be searched with fuzziness; leave fuzziness= out"
+        )
     if highlight:
         raise InvalidInput(
-            f"{base.location.uri}: the words of the JSON column {column!r} have no places that could be highlighted; "
+            f"{base.location.uri}: highlights are not supported for the JSON column {column!r}; "
             "search it without highlight=True"
         )
 
@@ -183,8 +185,8 @@ def _describe(query: Query) -> str:
 
 
 def _default_columns(base: Snapshot, coverage: Coverage | None) -> tuple[str, ...]:
-    """Return the columns that are searched by default: those that have a full-text index, and texts if any do, since a
-    query of JSON values has another form."""
+    """Return the columns that are searched by default: the text columns with a full-text index, or else the JSON
+    columns with one. A query of JSON columns has another form, so they are never searched together."""
     columns = tuple(_indexed_columns(base, coverage))
     texts = tuple(column for column in columns if not is_json(column_type(base, column)))
     return texts or columns

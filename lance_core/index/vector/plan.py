@@ -86,7 +86,7 @@ def _reason_for_scan(metric: Metric, indices: Sequence[tuple[Metric, Sequence[Se
 
 
 def _is_usable(segment: SegmentCoverage, metric: Metric, metric_of: MetricOf) -> bool:
-    """Return whether a segment covers rows, and compares vectors by a metric. The files of one without rows are not
+    """Return whether a segment covers fragments and has this metric. The files of a segment that covers none are not
     read for its metric."""
     return isinstance(segment.kind, VectorIndexType) and bool(segment.covered) and metric_of(segment) is metric
 

@@ -43,7 +43,7 @@ _CENTROID_GAIN_MIN = 0.001
 _CODEBOOK_GAIN_MIN = 0.0005
 """The same share for codebooks."""
 _LEFT_OUT_SHARE = 20
-"""A sample that is larger than needed by one vector in this many is cut off instead of drawn from."""
+"""A sample that exceeds the required size by at most one vector in this many is truncated instead of sampled."""
 _PARTITION_ROWS = {"IVF_FLAT": 4096, "IVF_RQ": 4096, "IVF_PQ": 8192, "IVF_SQ": 8192}
 _GRAPH_PARTITION_ROWS = 1 << 20
 """Rows of a partition on average unless the caller chooses a number, as in pylance."""
@@ -178,7 +178,7 @@ def _cluster(vectors: Vectors, plan: TrainingPlan) -> tuple[Vectors, float]:
     query, and would prefer long ones.
 
     The k-means of a part of the vectors moves random centroids to where that of all vectors would move them too, in a
-    fraction of the time. That of all vectors then gains little, and ends soon."""
+    fraction of the time. The k-means of all vectors then gains little, and ends soon."""
     if plan.options.max_iters is not None:
         return _k_means(vectors, plan, plan.options.max_iters)
     if len(vectors) < plan.partitions * _FIRST_SHARE * _FIRST_VECTORS_MIN:
@@ -191,10 +191,10 @@ def _cluster(vectors: Vectors, plan: TrainingPlan) -> tuple[Vectors, float]:
 def _k_means(
     vectors: Vectors, plan: TrainingPlan, iterations: int, *, start: Vectors | None = None, gain_min: float = 0.0
 ) -> tuple[Vectors, float]:
-    """Return the centroids after at most so many iterations, and the loss. Without a start, they begin as random
+    """Return the centroids after at most `iterations` iterations, and the loss. Without a start, they begin as random
     vectors."""
     partitions = min(plan.partitions, len(vectors))
-    vectors = _draw_part(vectors, partitions * max(1, plan.options.sample_rate))  # faiss would copy them
+    vectors = _draw_sample(vectors, partitions * max(1, plan.options.sample_rate))  # faiss would copy them
     clustering = faiss().Kmeans(
         vectors.shape[1],
         partitions,
@@ -213,7 +213,7 @@ def _train_codebook(vectors: Vectors, model: Model, options: VectorOptions) -> Q
     library, is_residual = faiss(), model.metric is not Metric.DOT
     dimension, sub_vectors = vectors.shape[1], options.num_sub_vectors
     assert sub_vectors is not None
-    vectors = _draw_part(vectors, _PQ_SAMPLE_RATE << options.bits)
+    vectors = _draw_sample(vectors, _PQ_SAMPLE_RATE << options.bits)
     centroids = model.float_centroids
     partitions = assign(vectors, centroids, model.metric) if is_residual else None
     width = dimension // sub_vectors
@@ -231,8 +231,9 @@ def _train_codebook(vectors: Vectors, model: Model, options: VectorOptions) -> Q
     return ProductCodes(options.bits, rounded, is_residual)
 
 
-def _draw_part(vectors: Vectors, count: int) -> Vectors:
-    """Return at most so many of the vectors, which are a sample already: without a copy, if that leaves out few."""
+def _draw_sample(vectors: Vectors, count: int) -> Vectors:
+    """Return at most `count` of the vectors, which are a sample already. If this omits few of them, return the first
+    ones without a copy."""
     if len(vectors) * _LEFT_OUT_SHARE <= count * (_LEFT_OUT_SHARE + 1):
         return vectors[:count]
     chosen = np.random.default_rng(_SEED).choice(len(vectors), count, replace=False)

@@ -66,8 +66,8 @@ class _S3Sdk:
         return cls(*(import_package(name, extra="s3", needed_for="a table at s3://") for name in (*names, *more)))
 
     def new_session(self, settings: Settings) -> Any:
-        """Return a session that parses the times in answers fast. The library's own parser, which guesses the format,
-        takes more than half of the time that a listing takes."""
+        """Return a session with a fast parser for the times in responses. The parser of botocore, which guesses the
+        format, takes more than half of the time of a listing."""
 
         def parse_time(value: Any) -> datetime:
             try:

@@ -128,7 +128,7 @@ def map_columns(
 
 
 def columns_of_condition(table: TableRef, where: str | None) -> tuple[str, ...]:
-    """Return the columns that decide which rows get a value."""
+    """Return the columns of the condition `where`, which decides which rows get a value."""
     predicate = None if where is None else parse_condition(table.newest(), where)
     return () if predicate is None else tuple(sorted(predicate.columns))
 

@@ -226,7 +226,7 @@ class _AddressMerge:
         target = resolve_target(base, columns, replace=self.request.replace)
         current: dict[int, Fragment] = {fragment.id: fragment for fragment in base.manifest.fragments}
         if any(not is_still_valid(base, each, current[number], target, ()) for number, each in self.filled.items()):
-            self._fill(base, columns)  # others changed the values that rows without a new one keep
+            self._fill(base, columns)  # another writer changed values of rows without a new one
         return with_given_columns(base, plan_fill(base, target, self.filled), columns.names)
 
     def _fill(self, pinned: Snapshot, columns: pa.Schema) -> None:

@@ -134,7 +134,7 @@ class UpsertRun:
         return replace(update, new=update.new + new, inserted_keys=merge_new_keys(filters, rules, schema))
 
     def plan_with_sources(self, base: Snapshot) -> Planned | None:
-        """Plan the upsert, and record that the source rows feed the columns of their names."""
+        """Plan the upsert, and record the source rows as the source of the columns with the same names."""
         return with_given_columns(base, self.plan(base), given_columns(self._incoming, self._rules))
 
     def discard(self) -> None:

@@ -16,7 +16,7 @@ TYPE = "lance_assets.components.LanceTableComponent"
 
 @contextmanager
 def copied_shop() -> Iterator[Path]:
-    """Copy of the example project on the disk: `dg check yaml` finds no mistake in a project below /dev/shm."""
+    """Copy the example project to the disk, since `dg check yaml` reports no mistakes of a project below /dev/shm."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
         project = Path(directory) / "shop"
         shutil.copytree(ROOT / "examples/yaml_only", project, ignore=shutil.ignore_patterns(".*"))
@@ -44,7 +44,7 @@ def run_dg(shop: Path, *words: str) -> tuple[int, str]:
 
 
 def entry_points(site: Path) -> None:
-    """Write the entry points of `pyproject.toml`, as an installed package has them."""
+    """Write the entry points of `pyproject.toml` in the form of an installed package."""
     entry_point_groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     folder = site / "declared_here-1.dist-info"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""Command line `dg` with our components: what it lists, and its checks of mistakes. Each command takes seconds, so that
-`make dagster-proofs` runs them."""
+"""Command line `dg` with our components: it lists them, and its checks report mistakes. Each command takes seconds, so
+only `make dagster-proofs` runs these tests."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -116,7 +116,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> PairsOfWriters:
 
 @pytest.mark.parametrize("theirs", WRITES)
 def test_two_concurrent_changes_equal_two_serial_ones(pairs: PairsOfWriters, theirs: str) -> None:
-    """A third of all pairs; `test_operation_pairs.py` has more operations, and `make torture` runs all of theirs."""
+    """This test runs a third of the pairs. `test_operation_pairs.py` has more operations, whose pairs all run in `make
+    torture`."""
     names = list(WRITES)
     for ours in names[names.index(theirs) % 3 :: 3]:
         stable = (names.index(ours) + names.index(theirs)) % 2 == 0

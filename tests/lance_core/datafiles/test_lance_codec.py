@@ -29,7 +29,7 @@ def frequent_thread_switches() -> Iterator[None]:
 
 
 def test_threads_share_a_new_reader(tmp_path: Path) -> None:
-    """The schema, a buffer and rows are read at once, for the first time, which the codec's reader refuses."""
+    """Threads read the schema, a buffer and rows concurrently, which the codec's own reader refuses."""
     rows = pa.table({"id": np.arange(ROWS), "text": [str(row) for row in range(ROWS)]})
     with LanceFileWriter(str(tmp_path / "f.lance"), rows.schema) as writer:
         writer.write_batch(rows)

@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def recorded(committed: Committed) -> dict[str, list[str]]:
-    """Return the sources that a version records: columns of the table itself, or `given NAME` for the caller's."""
+    """Return the sources that a version records: columns of the table, or `given NAME` for the caller's columns."""
     transaction = committed.table.transaction()
     assert transaction is not None
     if COLUMNS not in transaction.properties:

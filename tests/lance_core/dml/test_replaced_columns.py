@@ -452,7 +452,7 @@ def test_a_large_column_spans_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 @pytest.mark.parametrize("first_changed", [8_191, 8_192, 19_998, None])
 def test_values_around_the_first_difference(tmp_path: Path, stable: bool, first_changed: int | None) -> None:
-    """Old values may be read only up to the first row that differs, wherever it is."""
+    """The result is the same wherever the first row that differs is, although later old values may not be read."""
     count, items = 20_000, pa.array(np.arange(20_000 * 20) % 7, pa.float32())
     vectors = pa.FixedSizeListArray.from_arrays(items, type=VECTOR)
     data = pa.table({"id": range(count), "x": range(count), "vector": vectors})

@@ -281,7 +281,7 @@ COMPACTED_INDICES = [
     for number, (column, index_type) in enumerate(INDEX_TYPES)
     for stable, remap in ([(False, None), (True, "reuse")] if number % 2 else [(True, None), (False, "reuse")])
 ]
-"""Each type with both kinds of row identity and both ways of remapping, which are paired alternately."""
+"""Each index type with both kinds of row identity, each of which is paired with one way of remapping."""
 FOLLOW_ROW_IDS = {"BITMAP", "NGRAM", "LABEL_LIST", "IVF_FLAT", "INVERTED"}
 LOSES_ADDRESSES = {"FM"}
 """Index types that this library does not write and that lose their coverage without a remapping."""

@@ -217,7 +217,7 @@ def test_read_ahead_is_bounded_and_ends_with_the_scan(
 def test_bytes_ahead_bound_the_rows_that_are_read_ahead(
     larger_fragments: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer that takes long has few rows in memory, and gets all rows in order."""
+    """A slow consumer gets all rows in order, and few of them are in memory at a time."""
     read: list[int] = []
     batches_of = RowReader.batches
 

@@ -8,7 +8,7 @@ KEY_ID, SECRET = "not-a-key-id", "not-a-secret-but-looked-for"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The URI of an empty bucket and the storage options that reach it."""
+    """URI of an empty bucket and the storage options that reach it."""
 
     uri: str
     options: Mapping[str, str]

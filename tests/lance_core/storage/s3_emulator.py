@@ -77,7 +77,7 @@ class Statistics:
 
 @dataclass(slots=True)
 class Upload:
-    """Upload of an object in parts, under its name."""
+    """Multipart upload of an object under its name."""
 
     name: str
     parts: dict[int, bytes] = field(default_factory=dict)

@@ -361,8 +361,8 @@ def test_tables_are_found_below_a_prefix(server: Server) -> None:
 def test_a_cleanup_by_either_reader_keeps_what_is_referenced(
     s3_server: Server, monkeypatch: pytest.MonkeyPatch, manifests_min: int
 ) -> None:
-    """Manifests are read by the codec if there are many, and by the store otherwise. A tagged version and the files of
-    the newest version stay."""
+    """The codec reads many manifests, and the store reads few. A tagged version and the files of the newest version
+    stay."""
     monkeypatch.setattr(branch_manifests, "READ_BY_CODEC_MIN", manifests_min)
     shared = SharedTable(s3_server.bucket())
     shared.create(rows(1, 2))

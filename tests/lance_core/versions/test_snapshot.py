@@ -1,4 +1,4 @@
-"""Snapshots: what is known is not read again, and a writer refuses a table with manifests of both naming schemes."""
+"""Snapshots: a known version is not read again, and a writer refuses a table with manifests of both naming schemes."""
 
 from collections.abc import Sequence
 
@@ -88,7 +88,7 @@ def test_a_writer_refuses_both_naming_schemes(
     monkeypatch.setattr(snapshot, "LISTED_WHOLE_MAX", 30)
     monkeypatch.setattr(snapshot, "PAGE_NAMES", page)
     written = table_with_versions(count)
-    table = InMemoryTable(OrderedStore())  # another process, which has not checked the table
+    table = InMemoryTable(OrderedStore())  # like another process, which has not checked the table
     for info in written.store.walk("_versions"):
         table.store.put(info.path, written.store.read(info.path))
     base = load_latest(table.location())

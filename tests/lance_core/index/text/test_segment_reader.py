@@ -47,7 +47,7 @@ def partition(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def open_partition(directory: Path, file_format: int) -> TextPartition:
-    """Return the partition of an index that pylance builds in a format; in format 3, with blocks of 256 documents."""
+    """Return the partition of an index that pylance builds in this format. Format 3 has blocks of 256 documents."""
     uri = str(directory / "texts")
     dataset = lance.write_dataset(pa.table({"body": TEXTS}), uri)
     parameters = {**VERBATIM, "format_version": file_format, "block_size": 256 if file_format == 3 else 128}

@@ -158,7 +158,7 @@ def check_equals_new_index(table: Table) -> None:
 
 @pytest.mark.parametrize("block_size", [128, 256])
 def test_segments_of_both_libraries_are_merged(tmp_path: Path, block_size: int) -> None:
-    """Their segments have transducers as token sets, ours have Arrow columns; each library merges both. Blocks of 256
+    """pylance stores token sets as transducers, this library as Arrow columns; each library merges both. Blocks of 256
     documents become blocks of 128."""
     uri = str(tmp_path / "t")
     first, second, third = (pa.table({"body": make_texts(seed, 300)}) for seed in (6, 7, 8))
