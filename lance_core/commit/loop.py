@@ -53,7 +53,7 @@ from lance_core.transactions.verdicts import Verdict
 from lance_core.versions import version_hint
 from lance_core.versions.location import Location
 from lance_core.versions.recorded_files import files_of
-from lance_core.versions.snapshot import History, Snapshot, load_at, read_history, remember_own_commit
+from lance_core.versions.snapshot import History, Snapshot, load_at, read_history
 
 ATTEMPTS = 100
 """Default for the maximum number of puts of one commit. The deadline of the back-off usually ends it earlier. A lost
@@ -268,7 +268,6 @@ class _CommitLoop:
         if openlineage.SWITCH in os.environ:
             self._announce(manifest, is_first=candidate.before is None)
         snapshot = Snapshot(self._location.for_manifest(manifest), manifest, candidate.scheme)
-        remember_own_commit(snapshot)
         return CommitResult(
             snapshot=snapshot,
             operation=candidate.operation,

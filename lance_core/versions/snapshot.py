@@ -106,25 +106,6 @@ PAGE_NAMES = 1000
 LISTED_WHOLE_MAX = 300
 """Version number below which a writer lists all versions of a table in one request instead of two shorter ones. They
 and the few other files of their directory fit in one page."""
-_own_commits: LruCache[Hashable, Snapshot] = LruCache(16 << 20)
-"""Cache of small versions that this process has committed, by location and number; the capacity is in bytes."""
-_OWN_COMMIT_BYTES_MAX = 1 << 20
-
-
-def remember_own_commit(snapshot: Snapshot) -> None:
-    """Cache a version that this process has committed, so that its next commit on an object store does not read it."""
-    size = len(snapshot.manifest.encode())
-    if size <= _OWN_COMMIT_BYTES_MAX and isinstance(snapshot.location.own_store, SupportsOrderedListing):
-        _own_commits.put((snapshot.location.key, snapshot.version), snapshot, weight=size)
-
-
-def _find_own_commit(location: Location, version: Version, versions: Versions) -> Snapshot | None:
-    """Return a version that this process has committed, if the listing has a manifest of the same size."""
-    info = versions.listed.get(version)
-    own = None if info is None else _own_commits.get((location.key, version))
-    if info is None or own is None or own.location.access != location.access:
-        return None
-    return own if own.scheme is versions.scheme and info.size == len(own.manifest.encode()) else None
 
 
 def _mixed_names_error(location: Location) -> Corrupt:
@@ -262,8 +243,7 @@ def read_history(
     for version in map(Version, range(since + 1, newest + 1)):
         if version not in loaded:
             try:
-                snapshot = head if version == newest and head else _find_own_commit(location, version, versions)
-                snapshot = snapshot or load_named(location, version, versions.scheme)
+                snapshot = head if version == newest and head else load_named(location, version, versions.scheme)
             except NotFound:
                 if version == newest:
                     raise
