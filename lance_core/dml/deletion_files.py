@@ -61,7 +61,7 @@ def add_all_deletions(
         fragment, offsets = change
         return fragment, offsets, add_deletions(location, fragment, offsets, read_version=read_version, runtime=runtime)
 
-    return map_requests(location.store, add, changes)
+    return map_requests(location.store, add, changes, size_of=lambda change: change[1].nbytes)
 
 
 def encode_offsets(offsets: npt.NDArray[np.int64]) -> bytes:
