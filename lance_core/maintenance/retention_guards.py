@@ -17,7 +17,7 @@ from lance_core.format import refs
 from lance_core.format.ids import Version
 from lance_core.format.naming import PROJECT_DIRECTORY
 from lance_core.storage.concurrency import ConcurrentCalls, map_requests
-from lance_core.storage.listing_view import view_of_directory
+from lance_core.storage.listing_view import ListingView, view_of_directory
 from lance_core.storage.store import ObjectInfo, Store
 from lance_core.versions.file_inventory import BranchFiles
 from lance_core.versions.location import Location
@@ -34,10 +34,12 @@ def retention_reasons(
     """Return the versions of this branch that a reference or a lease protects, with the reasons. A damaged lease may
     be on any version, so it protects all of `versions`.
 
-    Leases are read first: a lease is released once the reference that it was taken for exists.
+    Leases are read first: a lease is released once the reference that it was taken for exists. Records of clones are
+    such references, and a walk of several pages may list them before the leases.
     """
     reasons: dict[Version, list[str]] = {}
     records = view_of_directory(branch_files.location.store, PROJECT_DIRECTORY)
+    is_one_moment = isinstance(records, ListingView) and records.is_one_page
     leases, damaged = active_leases(records, now=now)
     for path in damaged:
         for version in versions:
@@ -49,7 +51,7 @@ def retention_reasons(
     with ConcurrentCalls(root) as calls:
         tags = calls.start(lambda: read_tags(root))
         branches = calls.start(lambda: read_branches(root))
-        clones = calls.start(lambda: _read_clones(records))
+        clones = calls.start(lambda: _read_clones(records if is_one_moment else branch_files.location.store))
         for name, tag in tags().items():
             if tag.branch == branch_files.branch:
                 reasons.setdefault(tag.version, []).append(f"tag {name}")

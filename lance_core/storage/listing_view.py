@@ -16,14 +16,15 @@ _PAGE_OBJECTS = 1000
 
 
 class ListingView(SupportsConcurrency):
-    """Store whose listings below `directory` show `listed`, the objects of that directory sorted by path. An empty name
-    means the whole store. All other calls, such as `head`, go to the store itself."""
+    """Store whose listings below `directory` show `listed`, the objects of that directory. An empty name means the
+    whole store. All other calls, such as `head`, go to the store itself."""
 
     def __init__(self, inner: Store, directory: str, listed: Sequence[ObjectInfo]) -> None:
         self._inner = inner
         self._prefix = f"{directory}/" if directory else ""
-        self._listed = listed
-        self._paths = [info.path for info in listed]
+        # Stores with real directories (ADLS Gen2) walk one directory after another, which is not the order of paths.
+        self._listed = sorted(listed, key=lambda info: info.path)
+        self._paths = [info.path for info in self._listed]
 
     @property
     def requests_max(self) -> int:
@@ -32,6 +33,11 @@ class ListingView(SupportsConcurrency):
     @property
     def description(self) -> str:
         return self._inner.description
+
+    @property
+    def is_one_page(self) -> bool:
+        """Whether one request has listed all objects, so that the view shows one moment."""
+        return len(self._listed) < _PAGE_OBJECTS
 
     def has(self, path: str) -> bool:
         """Return whether the walk found an object at this path."""

@@ -102,12 +102,11 @@ class TwoPhaseStore(SupportsOrderedListing, SupportsConcurrency, SupportsBatchDe
 
         The entries alone do not determine the newest version, because writers of other libraries may not create them.
         """
-        if start_after:
-            return self.list(directory, start_after)[:count]
         store = self.table_store
-        if isinstance(store, SupportsOrderedListing):
-            return self._list_with_newest(directory, lambda: store.list_first(directory, count))[:count]
-        return self._list_with_newest(directory, lambda: store.list(directory))[:count]
+        if not isinstance(store, SupportsOrderedListing):
+            return self.list(directory, start_after)[:count]
+        listed = self._list_with_newest(directory, lambda: store.list_first(directory, count, start_after))
+        return [info for info in listed if info.path.rpartition("/")[2] > start_after][:count]
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         return self.table_store.walk(directory)
