@@ -193,7 +193,8 @@ class _Search:
         search = partial(self._search_scope, probe)
         if not isinstance(store, LocalStore):
             return list(map_in_order(search, scopes, threads=threads_of(store)))
-        if len(scopes) > 1 and _segments.get(self._key(scopes[-1])) is None:
+        # More segments than the cache holds would be opened twice.
+        if 1 < len(scopes) <= _segments.capacity and _segments.get(self._key(scopes[-1])) is None:
             for _ in map_in_order(self._open_ahead, scopes):
                 pass
         return [search(scope) for scope in scopes]

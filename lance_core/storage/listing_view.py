@@ -36,7 +36,7 @@ class ListingView(SupportsConcurrency):
 
     @property
     def is_one_page(self) -> bool:
-        """Whether one request has listed all objects, so that the view shows one moment."""
+        """`True` if one request has listed all objects, so that the view shows one moment."""
         return len(self._listed) < _PAGE_OBJECTS
 
     def has(self, path: str) -> bool:
