@@ -58,7 +58,7 @@ class ListingView(SupportsConcurrency):
         return [info for info, name in names if "/" not in name and name > start_after]
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
-        prefix = f"{directory}/"
+        prefix = f"{directory}/" if directory else ""
         return self._below(prefix) if prefix.startswith(self._prefix) else self._inner.walk(directory)
 
     def put(self, path: str, data: bytes) -> None:

@@ -52,7 +52,8 @@ class MemoryStore:
 
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         with self._lock:
-            paths = sorted(path for path in self._objects if path.startswith(f"{directory}/"))
+            prefix = f"{directory}/" if directory else ""
+            paths = sorted(path for path in self._objects if path.startswith(prefix))
             return [ObjectDetails(path, len(self._objects[path][0]), self._objects[path][1]) for path in paths]
 
     def put(self, path: str, data: bytes) -> None:

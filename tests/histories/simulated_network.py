@@ -15,7 +15,14 @@ from typing import Protocol
 from lance_core import StorageError
 from lance_core.format import naming
 from lance_core.storage.answer_dates import AnswerDates
-from lance_core.storage.store import ObjectInfo, Put, ReportsClockJumps, ReportsLastChange, SupportsOrderedListing
+from lance_core.storage.store import (
+    ObjectInfo,
+    Put,
+    ReportsClockJumps,
+    ReportsLastChange,
+    SupportsOrderedListing,
+    SupportsShortWalk,
+)
 from tests.histories.cooperative_scheduler import CooperativeScheduler, ProcessKilled
 from tests.histories.simulated_store import HOSTS, SimulatedClock, SimulatedStore
 
@@ -211,11 +218,14 @@ class DatingNetwork(SimulatedNetwork, ReportsClockJumps):
         return generator
 
 
-class OrderedListingNetwork(DatingNetwork, SupportsOrderedListing):
+class OrderedListingNetwork(DatingNetwork, SupportsOrderedListing, SupportsShortWalk):
     """Network to a store that lists in order, like an object store."""
 
     def list_first(self, directory: str, count: int, start_after: str = "") -> Sequence[ObjectInfo]:
         return self.list(directory, start_after)[:count]
+
+    def walk_first(self, directory: str, count: int) -> Sequence[ObjectInfo]:
+        return self.walk(directory)[:count]
 
 
 class ChangeReportingNetwork(SimulatedNetwork, ReportsLastChange):
