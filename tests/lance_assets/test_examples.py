@@ -276,6 +276,8 @@ def test_yaml_only(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         f"type: lance_assets.SparkSessionComponent\nattributes: {resource}"
     )
     monkeypatch.syspath_prepend(tmp_path / "project")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "bookshop"]:
+        monkeypatch.delitem(sys.modules, name)  # another project of this name was loaded before
     defs = dg.load_from_defs_folder(path_within_project=tmp_path / "project/bookshop")
     with project(defs) as shop:
         assert shop.run("shop/books_ingest")["lance/rows_added"] == 6
