@@ -98,7 +98,12 @@ class S3Emulator:
         self, method: str, name: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
     ) -> Answer:
         """Execute one request on the object or the bucket `name`."""
-        bucket = name.partition("/")[0]
+        bucket, separator, _ = name.partition("/")
+        if not name and method == "GET":
+            return self._list_buckets()
+        if method == "PUT" and not separator:
+            self.buckets.add(bucket)
+            return Answer()
         if bucket not in self.buckets:
             raise S3Error("NoSuchBucket")
         if method == "GET" and "uploads" in query:
@@ -235,6 +240,10 @@ class S3Emulator:
         if name not in self.objects:
             raise S3Error("NoSuchKey")
         return self.objects[name]
+
+    def _list_buckets(self) -> Answer:
+        buckets = "".join(f"<Bucket><Name>{escape(name)}</Name></Bucket>" for name in sorted(self.buckets))
+        return _xml(f"<ListAllMyBucketsResult><Buckets>{buckets}</Buckets></ListAllMyBucketsResult>")
 
     def _list_uploads(self, bucket: str) -> Answer:
         prefix = f"{bucket}/"

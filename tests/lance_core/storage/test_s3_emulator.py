@@ -6,6 +6,7 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
+import boto3
 import lance
 import pyarrow as pa
 import pytest
@@ -14,6 +15,8 @@ from lance_core import Table
 from lance_core.storage.factory import open_store
 from lance_core.storage.object_store import ObjectStore
 from tests.lance_core.in_memory_table import clean_up
+from tests.lance_core.storage.buckets import KEY_ID, SECRET
+from tests.lance_core.storage.s3_emulator import BUCKET
 from tests.lance_core.storage.s3_process import S3Process, s3_process
 from tests.lance_core.storage.store_contract import StoreContract
 
@@ -47,6 +50,16 @@ def test_both_libraries_change_a_table(emulator: S3Process, tmp_path: Path) -> N
     clean_up(Table.open(uri, storage_options=options))
     assert Table.open(uri, storage_options=options).count_rows("id < 10") == 5
     assert lance.dataset(uri, storage_options=options).count_rows() == 450_000
+
+
+def test_a_client_creates_a_bucket(emulator: S3Process) -> None:
+    keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
+    client = boto3.client("s3", endpoint_url=emulator.endpoint, region_name="us-east-1", **keys)
+    with pytest.raises(client.exceptions.NoSuchBucket):
+        client.put_object(Bucket="lake", Key="x", Body=b"")
+    client.create_bucket(Bucket="lake")
+    client.put_object(Bucket="lake", Key="x", Body=b"")
+    assert {each["Name"] for each in client.list_buckets()["Buckets"]} >= {"lake", BUCKET}
 
 
 def test_latency_and_requests_are_measured(emulator: S3Process) -> None:
