@@ -17,21 +17,23 @@ import numpy as np
 from lance_core.errors import InvalidInput
 from lance_core.index.text.analyzer import Analyzer
 from lance_core.index.text.analyzers import analyzer_of
+from lance_core.index.text.best_documents import (
+    Allowed,
+    PartitionQuery,
+    ScoredDocuments,
+    all_documents,
+    best_documents,
+)
 from lance_core.index.text.phrases import PhraseVerifier
 from lance_core.index.text.posting_decoder import LARGE_BLOCK_DOCUMENTS, Ints
 from lance_core.index.text.scanned_texts import NearTerm, NeededTerms, ScannedPartition
 from lance_core.index.text.scoring import (
-    Allowed,
     Floats,
     Group,
-    PartitionQuery,
     ScoredConjunction,
-    ScoredDocuments,
     ScoredList,
     Scorer,
     Term,
-    all_documents,
-    best_documents,
     inverse_document_frequency,
 )
 from lance_core.index.text.segment_reader import PostingList

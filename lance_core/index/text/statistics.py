@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from lance_core.index.text.best_documents import Allowed
 from lance_core.index.text.positions import TokenPositions
 from lance_core.index.text.posting_decoder import Ints
-from lance_core.index.text.scoring import Allowed
 from lance_core.index.text.segment_reader import PartitionDocuments, PostingList
 from lance_core.index.text.token_set import SortedTokens
 

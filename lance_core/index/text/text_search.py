@@ -11,7 +11,6 @@ it. Start with `search`.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from weakref import ref
 
 import numpy as np
@@ -20,15 +19,14 @@ from pyroaring import BitMap
 
 from lance_core import validation
 from lance_core.errors import InvalidInput, MissingDependency, Unsupported
-from lance_core.format.row_sets import HALF_BITS, Ids
 from lance_core.index.coverage import SegmentCoverage
 from lance_core.index.filter_mask import select_positions
-from lance_core.index.lookup import UNREADABLE_ERRORS, IndexLookup, selector_of, warn_once, warn_unreadable
-from lance_core.index.row_remap import SameAddresses
+from lance_core.index.lookup import UNREADABLE_ERRORS, selector_of, warn_once, warn_unreadable
 from lance_core.index.scoped_segments import ScopedSegment
-from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments, read_deleted_positions
 from lance_core.index.text.analyzer import Analyzer
 from lance_core.index.text.analyzers import analyzer_of
+from lance_core.index.text.best_documents import Allowed
+from lance_core.index.text.checked_partition import CheckedPartition, UnreadableSegment
 from lance_core.index.text.highlights import HIGHLIGHTS, Highlighter
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.posting_decoder import Ints
@@ -43,9 +41,9 @@ from lance_core.index.text.query import (
     score_at,
 )
 from lance_core.index.text.scanned_texts import NeededTerms, ScannedPartition, scan_partitions
-from lance_core.index.text.scoring import Allowed, Mask
-from lance_core.index.text.segment_reader import TextPartition, TextSegment
+from lance_core.index.text.scoring import Mask
 from lance_core.index.text.statistics import CorpusStatistics, PartitionView
+from lance_core.index.text.text_lookup import TextLookup
 from lance_core.index.text.text_plan import (
     ColumnPlan,
     bind_query,
@@ -65,12 +63,6 @@ SCORE = "_score"
 _SCORE_FIELD = pa.field(SCORE, pa.float32())
 VIEW_CACHE_BYTES_MAX = 256 << 20
 """Bytes of the table positions of documents, and of scanned texts, that searches of all tables keep."""
-_FRAGMENTS_IN_ORDER_MAX = 256
-"""Number of fragments up to which ascending addresses are translated a fragment at a time."""
-_VERSIONS_CACHED_MAX = 8
-_SEGMENTS_CACHED_MAX = 128
-_FILTER_BYTES_MAX = 32 << 20
-_ALLOWED_BYTES_MAX = 32 << 20
 _SCANNED_BYTES_MAX = 64 << 20
 """Bytes of scanned texts of one column up to which the postings of all terms are kept for the next search."""
 
@@ -101,96 +93,6 @@ def check_request(request: TextRequest) -> TextRequest:
     return request if type(request.k) is int else replace(request, k=k)
 
 
-class TextLookup:
-    """Full-text indices of a version, ready to be searched."""
-
-    def __init__(self, base: Snapshot) -> None:
-        self.base = base
-        self.filters: LruCache[tuple[str, bytes], Mask] = LruCache(_FILTER_BYTES_MAX)
-        """Rows that pass the filters of recent searches, by filter and fragments."""
-        self.allowed: LruCache[tuple[int, int], tuple[PartitionView, Mask, Allowed]] = LruCache(_ALLOWED_BYTES_MAX)
-        """Documents of a partition that pass a recent filter."""
-
-    @classmethod
-    def of(cls, base: Snapshot) -> "TextLookup":
-        return _versions.get_or_create(
-            id(base.manifest), lambda: cls(base), lambda kept: kept.base.manifest is base.manifest
-        )
-
-    @cached_property
-    def lookup(self) -> IndexLookup:
-        return IndexLookup.of(self.base)
-
-    @property
-    def coverage(self):  # type: ignore[no-untyped-def]
-        """Coverage of the indices; `None` if the version has none."""
-        return None if self.base.manifest.index_section is None else self.lookup.coverage
-
-    @cached_property
-    def order(self) -> TableOrder:
-        return TableOrder(self.base)
-
-    def segment(self, segment: SegmentCoverage) -> TextSegment:
-        """Return an open segment."""
-        metadata, access = segment.metadata, self.base.location.access
-        key = (self.base.location.uri, access.verify, access.trusted, metadata.uuid)
-        return _segments.get_or_create(key, lambda: TextSegment(self.lookup.coverage.segment_of(metadata)))
-
-    @cached_property
-    def plans(self) -> dict[tuple[str, bool], ColumnPlan]:
-        """Plans of the columns that were searched, by column and whether all rows are read."""
-        return {}
-
-    def plan(self, column: str, *, exact: bool) -> ColumnPlan:
-        key = (column, exact)
-        if key not in self.plans:
-            self.plans[key] = plan_column(self.base, self.coverage, column, exact=exact)
-        return self.plans[key]
-
-    def views(self, scope: ScopedSegment) -> list[PartitionView]:
-        """Return the partitions of a segment with the table positions of their documents."""
-        return [self._create_view(scope, each) for each in self.segment(scope.coverage).partitions]
-
-    def _create_view(self, scope: ScopedSegment, partition: TextPartition) -> PartitionView:
-        row_numbers: Ids = partition.documents.row_numbers
-        row_remap = self.lookup.coverage.row_remap(scope.coverage)
-        is_plain = isinstance(row_remap, SameAddresses) and len(scope.fragments) <= _FRAGMENTS_IN_ORDER_MAX
-        if is_plain and (row_numbers[1:] > row_numbers[:-1]).all():
-            positions = self._positions_in_order(scope.fragments, row_numbers)
-        else:
-            addresses, is_listed = row_remap.remap(row_numbers)
-            is_listed = is_listed & is_in_fragments(scope.fragments, addresses)
-            positions = np.where(is_listed, self.order.positions(addresses), NO_POSITION)
-        deleted = read_deleted_positions(self.base, self.order, scope.fragments)
-        if len(deleted):
-            is_deleted = np.zeros(self.order.row_count + 1, dtype=np.bool_)  # the last one stands for no position
-            is_deleted[deleted] = True
-            positions = np.where(is_deleted[positions], NO_POSITION, positions)
-        return PartitionView.of(partition, positions)
-
-    def _positions_in_order(self, fragments: BitMap, addresses: Ids) -> Ints:
-        """Return the positions of ascending addresses; those outside the fragments have none. Addresses that are
-        positions already are not copied."""
-        runs, found = [], 0
-        for fragment in fragments:
-            first = fragment << HALF_BITS
-            last = first + self.lookup.coverage.physical_rows[fragment]
-            begin, end = np.searchsorted(addresses, np.array([first, last], dtype=np.uint64)).tolist()
-            if begin < end:
-                runs.append((begin, end, self.order.start_of(fragment) - first))
-                found += end - begin
-        if found == len(addresses) and all(shift == 0 for _, _, shift in runs):
-            return addresses.view(np.int64)
-        positions = np.empty(len(addresses), dtype=np.int64)
-        if found < len(addresses):
-            positions.fill(NO_POSITION)
-        for begin, end, shift in runs:
-            np.add(addresses[begin:end].view(np.int64), shift, out=positions[begin:end])
-        return positions
-
-
-_versions: "LruCache[int, TextLookup]" = LruCache(_VERSIONS_CACHED_MAX)
-_segments: "LruCache[tuple[object, ...], TextSegment]" = LruCache(_SEGMENTS_CACHED_MAX)
 _open_columns: "LruCache[tuple[object, ...], tuple[ref[TextLookup], OpenColumn]]" = LruCache(VIEW_CACHE_BYTES_MAX)
 """Open columns by the lookup of their version. They do not keep the lookup, whose memory their sizes do not count."""
 
@@ -210,7 +112,7 @@ class TextSearcher:
         while True:
             try:
                 return self._best(self.query, self._request.k)
-            except _Unreadable as failure:
+            except UnreadableSegment as failure:
                 warn_unreadable(self._base, failure.scope.coverage, failure.error)
                 self._unreadable.add(failure.scope.coverage.metadata.uuid)
                 self._columns.clear()
@@ -347,14 +249,14 @@ class TextSearcher:
                 return missed, BitMap()
             return missed, _changed_fragments(self._base, scope.fragments) - missed
         except UNREADABLE_ERRORS as error:
-            raise _Unreadable(scope, error) from error
+            raise UnreadableSegment(scope, error) from error
 
     def _views(self, scope: ScopedSegment) -> list[PartitionView]:
         try:
             views = self.lookup.views(scope)
         except UNREADABLE_ERRORS as error:
-            raise _Unreadable(scope, error) from error
-        return [replace(view, partition=_CheckedPartition(view.partition, scope)) for view in views]
+            raise UnreadableSegment(scope, error) from error
+        return [replace(view, partition=CheckedPartition(view.partition, scope)) for view in views]
 
     def _allowed(self, views: Sequence[PartitionView]) -> list[Allowed | None]:
         """Return the documents of each partition that the search may return; `None` for all of them."""
@@ -407,37 +309,6 @@ class TextSearcher:
 
         for partition in scan_partitions(batches(), analyzer.analyze_all, needed):
             yield PartitionView.of(partition, partition.positions)
-
-
-class _Unreadable(Exception):
-    """A segment cannot be read; the search begins again without it."""
-
-    def __init__(self, scope: ScopedSegment, error: Exception) -> None:
-        super().__init__(str(error))
-        self.scope, self.error = scope, error
-
-
-class _CheckedPartition:
-    """Partition whose errors name its segment."""
-
-    def __init__(self, partition: object, scope: ScopedSegment) -> None:
-        self._partition, self._scope = partition, scope
-
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
-        try:
-            value = getattr(self._partition, name)
-        except UNREADABLE_ERRORS as error:
-            raise _Unreadable(self._scope, error) from error
-        if not callable(value):
-            return value
-
-        def checked(*arguments: object) -> object:
-            try:
-                return value(*arguments)
-            except UNREADABLE_ERRORS as error:
-                raise _Unreadable(self._scope, error) from error
-
-        return checked
 
 
 def _warn_unused(base: Snapshot, plan: ColumnPlan) -> None:

@@ -21,7 +21,7 @@ from lance_core import IndexIgnored, InvalidInput, MissingDependency, Table, Uns
 from lance_core.index.text import builder
 from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.inverted import Inverted
-from lance_core.index.text.text_search import TextLookup
+from lance_core.index.text.text_lookup import TextLookup
 from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, bind_columns, parse_query
 from tests.lance_core.index.text.pylance_index import partitions_of
 from tests.lance_core.index.text.text_differential import QUERIES, compare, make_corpus, make_query

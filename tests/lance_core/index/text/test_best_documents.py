@@ -5,17 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from lance_core.index.text import scoring
-from lance_core.index.text.scoring import (
-    Allowed,
-    Group,
-    PartitionQuery,
-    ScoredConjunction,
-    ScoredDocuments,
-    ScoredList,
-    Scorer,
-    Term,
-)
+from lance_core.index.text import best_documents
+from lance_core.index.text.best_documents import Allowed, PartitionQuery, ScoredDocuments
+from lance_core.index.text.scoring import Group, ScoredConjunction, ScoredList, Scorer, Term
 from lance_core.index.text.segment_reader import PostingList
 
 DOCUMENTS = 20_000
@@ -108,8 +100,8 @@ def test_the_best_documents_are_those_of_all(seed: int) -> None:
         everything = score_every_document(query, allowed)
         rank = np.lexsort((ORDER[everything.documents], -everything.scores.astype(np.float32)))[:k]
         expected = dict(zip(everything.documents[rank].tolist(), everything.scores[rank].tolist(), strict=True))
-        found = scoring.best_documents(query, k, allowed, ORDER, DOCUMENTS)
+        found = best_documents.best_documents(query, k, allowed, ORDER, DOCUMENTS)
         assert dict(zip(found.documents.tolist(), found.scores.tolist(), strict=True)) == expected
-        whole = scoring.all_documents(query, allowed, DOCUMENTS)
+        whole = best_documents.all_documents(query, allowed, DOCUMENTS)
         assert whole.documents.tolist() == everything.documents.tolist()
         assert whole.scores.tolist() == everything.scores.tolist()

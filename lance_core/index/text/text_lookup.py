@@ -1,0 +1,120 @@
+"""Text lookup: the full-text indices of one version, opened once and shared by the searches of this version."""
+
+from functools import cached_property
+
+import numpy as np
+from pyroaring import BitMap
+
+from lance_core.format.row_sets import HALF_BITS, Ids
+from lance_core.index.coverage import Coverage, SegmentCoverage
+from lance_core.index.lookup import IndexLookup
+from lance_core.index.row_remap import SameAddresses
+from lance_core.index.scoped_segments import ScopedSegment
+from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments, read_deleted_positions
+from lance_core.index.text.best_documents import Allowed
+from lance_core.index.text.posting_decoder import Ints
+from lance_core.index.text.scoring import Mask
+from lance_core.index.text.segment_reader import TextPartition, TextSegment
+from lance_core.index.text.statistics import PartitionView
+from lance_core.index.text.text_plan import ColumnPlan, plan_column
+from lance_core.storage.lru_cache import LruCache
+from lance_core.versions.snapshot import Snapshot
+
+_FRAGMENTS_IN_ORDER_MAX = 256
+"""Number of fragments up to which ascending addresses are translated a fragment at a time."""
+_VERSIONS_CACHED_MAX = 8
+_SEGMENTS_CACHED_MAX = 128
+_FILTER_BYTES_MAX = 32 << 20
+_ALLOWED_BYTES_MAX = 32 << 20
+
+
+class TextLookup:
+    """Full-text indices of a version, ready to be searched."""
+
+    def __init__(self, base: Snapshot) -> None:
+        self.base = base
+        self.filters: LruCache[tuple[str, bytes], Mask] = LruCache(_FILTER_BYTES_MAX)
+        """Rows that pass the filters of recent searches, by filter and fragments."""
+        self.allowed: LruCache[tuple[int, int], tuple[PartitionView, Mask, Allowed]] = LruCache(_ALLOWED_BYTES_MAX)
+        """Documents of a partition that pass a recent filter."""
+
+    @classmethod
+    def of(cls, base: Snapshot) -> "TextLookup":
+        return _versions.get_or_create(
+            id(base.manifest), lambda: cls(base), lambda kept: kept.base.manifest is base.manifest
+        )
+
+    @cached_property
+    def lookup(self) -> IndexLookup:
+        return IndexLookup.of(self.base)
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """Coverage of the indices; `None` if the version has none."""
+        return None if self.base.manifest.index_section is None else self.lookup.coverage
+
+    @cached_property
+    def order(self) -> TableOrder:
+        return TableOrder(self.base)
+
+    def segment(self, segment: SegmentCoverage) -> TextSegment:
+        """Return an open segment."""
+        metadata, access = segment.metadata, self.base.location.access
+        key = (self.base.location.uri, access.verify, access.trusted, metadata.uuid)
+        return _segments.get_or_create(key, lambda: TextSegment(self.lookup.coverage.segment_of(metadata)))
+
+    @cached_property
+    def plans(self) -> dict[tuple[str, bool], ColumnPlan]:
+        """Plans of the columns that were searched, by column and whether all rows are read."""
+        return {}
+
+    def plan(self, column: str, *, exact: bool) -> ColumnPlan:
+        key = (column, exact)
+        if key not in self.plans:
+            self.plans[key] = plan_column(self.base, self.coverage, column, exact=exact)
+        return self.plans[key]
+
+    def views(self, scope: ScopedSegment) -> list[PartitionView]:
+        """Return the partitions of a segment with the table positions of their documents."""
+        return [self._create_view(scope, each) for each in self.segment(scope.coverage).partitions]
+
+    def _create_view(self, scope: ScopedSegment, partition: TextPartition) -> PartitionView:
+        row_numbers: Ids = partition.documents.row_numbers
+        row_remap = self.lookup.coverage.row_remap(scope.coverage)
+        is_plain = isinstance(row_remap, SameAddresses) and len(scope.fragments) <= _FRAGMENTS_IN_ORDER_MAX
+        if is_plain and (row_numbers[1:] > row_numbers[:-1]).all():
+            positions = self._positions_in_order(scope.fragments, row_numbers)
+        else:
+            addresses, is_listed = row_remap.remap(row_numbers)
+            is_listed = is_listed & is_in_fragments(scope.fragments, addresses)
+            positions = np.where(is_listed, self.order.positions(addresses), NO_POSITION)
+        deleted = read_deleted_positions(self.base, self.order, scope.fragments)
+        if len(deleted):
+            is_deleted = np.zeros(self.order.row_count + 1, dtype=np.bool_)  # the last one stands for no position
+            is_deleted[deleted] = True
+            positions = np.where(is_deleted[positions], NO_POSITION, positions)
+        return PartitionView.of(partition, positions)
+
+    def _positions_in_order(self, fragments: BitMap, addresses: Ids) -> Ints:
+        """Return the positions of ascending addresses; those outside the fragments have none. Addresses that are
+        positions already are not copied."""
+        runs, found = [], 0
+        for fragment in fragments:
+            first = fragment << HALF_BITS
+            last = first + self.lookup.coverage.physical_rows[fragment]
+            begin, end = np.searchsorted(addresses, np.array([first, last], dtype=np.uint64)).tolist()
+            if begin < end:
+                runs.append((begin, end, self.order.start_of(fragment) - first))
+                found += end - begin
+        if found == len(addresses) and all(shift == 0 for _, _, shift in runs):
+            return addresses.view(np.int64)
+        positions = np.empty(len(addresses), dtype=np.int64)
+        if found < len(addresses):
+            positions.fill(NO_POSITION)
+        for begin, end, shift in runs:
+            np.add(addresses[begin:end].view(np.int64), shift, out=positions[begin:end])
+        return positions
+
+
+_versions: "LruCache[int, TextLookup]" = LruCache(_VERSIONS_CACHED_MAX)
+_segments: "LruCache[tuple[object, ...], TextSegment]" = LruCache(_SEGMENTS_CACHED_MAX)
