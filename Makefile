@@ -47,8 +47,10 @@ demo: $(STAMP) ## run the Dagster job on a local table with Spark, then print th
 ui: $(STAMP) ## open the demo project in Dagster's web UI on a free local port
 	@$(PYTHON) -m lance_assets.demo ui $(ARGS)
 
+# Tests wait for processes, timers and emulators a third of their time, so that three workers keep two cores busy.
+TEST_WORKERS ?= 3
 test: $(STAMP) $(AZURITE) $(SPARK_CLASSES) ## run the whole test suite (ARGS="-k name" to choose)
-	@$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	@$(PYTHON) -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup $(ARGS)
 
 test-fast: $(STAMP) ## pure packages, structure tests and a few whole paths, in less than a minute
 	@$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup $(FAST_TESTS) $(ARGS)

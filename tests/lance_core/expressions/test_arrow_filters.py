@@ -4,12 +4,15 @@ import datetime
 import decimal
 import math
 import operator
+import re
 from collections.abc import Callable
+from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lance_core import InvalidInput
@@ -152,6 +155,7 @@ def test_the_sql_selects_the_rows_that_pyarrow_selects(condition: pc.Expression)
     except pa.ArrowException:
         return  # pyarrow does not evaluate it
     split = split_filter(condition, SCHEMA)
+    assume(not _intersects_lists(split.sql or ""))
     found = ROWS
     if split.sql is not None:
         batches = Predicate.parse(split.sql, SCHEMA).filter(ROWS.to_batches())
@@ -162,6 +166,21 @@ def test_the_sql_selects_the_rows_that_pyarrow_selects(condition: pc.Expression)
         found = found.filter(split.residual)
     # Dictionaries may be encoded anew, and NaN is not equal to itself.
     assert repr(found.to_pylist()) == repr(expected.to_pylist()), split
+
+
+def _intersects_lists(sql: str) -> bool:
+    """Return whether a filter may ask for one column to be in two lists (see the next test)."""
+    columns = re.findall(r"([^ (]+) IN \(", sql)
+    return " AND " in sql and len(set(columns)) < len(columns)
+
+
+def test_disjoint_lists_of_one_column_are_false_for_null_as_in_pylance(tmp_path: Path) -> None:
+    # DataFusion replaces the conjunction by FALSE also where the column is NULL, so its negation selects those rows.
+    rows = pa.table({"number": pa.array([None, 0, 1], pa.int64())})
+    theirs = lance.write_dataset(rows, str(tmp_path / "table"))
+    sql = "NOT (number IN (0) AND number IN (1))"
+    found = pa.Table.from_batches(Predicate.parse(sql, rows.schema).filter(rows.to_batches()), rows.schema)
+    assert found == theirs.to_table(filter=sql) == rows
 
 
 @pytest.mark.parametrize("name", list(TYPES))
