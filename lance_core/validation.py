@@ -56,9 +56,20 @@ def check_integer(value: int, argument: str, *, at_least: int, too_small: str) -
 def check_fragment_ids(value: Iterable[int], argument: str) -> tuple[int, ...]:
     """Return the ids without duplicates."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise InvalidInput(f"{argument} must be a list of integers, not {_display(value)}")
-    ids = [check_integer(number, argument, at_least=0, too_small="fragment ids count from 0") for number in value]
+        raise InvalidInput(f"{argument} must be a list of fragment ids, not {_display(value)}")
+    ids = []
+    for item in value:
+        if (number := _as_integer(item)) is None or number < 0:
+            raise InvalidInput(
+                f"{argument} has {_display(item)} where a fragment id is expected: Fragment.id, an integer from 0 on"
+            )
+        ids.append(number)
     return tuple(dict.fromkeys(ids))
+
+
+def check_batch_size(value: int) -> int:
+    """Return the largest number of rows in a batch."""
+    return check_integer(value, "batch_size", at_least=1, too_small="a batch has at least one row")
 
 
 def check_file_limits(rows_max: int, bytes_max: int) -> None:

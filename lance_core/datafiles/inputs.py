@@ -2,11 +2,14 @@
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,6 +18,8 @@ from lance_core.datafiles.declared_schemas import declared_schema, is_declaratio
 from lance_core.errors import InvalidInput
 
 _UNNAMED_LEVEL = re.compile(r"__index_level_\d+__")
+_DATASETS_OF_ARROW = "pyarrow._dataset"
+"""Module of the datasets and scanners of pyarrow, which is not imported for its name."""
 _FRAME_METADATA_PREFIXES = (b"pandas", b"_PL_")
 _IN_MEMORY_LIBRARIES = ("pandas", "polars")
 """Libraries whose objects with a stream interface hold all rows in memory."""
@@ -107,14 +112,34 @@ def as_input(data: Rows | DeclaredSchema, columns: pa.Schema | None = None) -> I
         )
     if isinstance(data, SupportsArrowStream):
         return _input_of_stream(data, columns)
+    if type(data).__module__ == _DATASETS_OF_ARROW:
+        dataset = cast(Any, data)
+        scanner = dataset.scanner() if hasattr(dataset, "scanner") else dataset
+        return _input_of_stream(scanner.to_reader(), columns)
     rows = None if isinstance(data, type) else _input_of_items(data, columns)
     if rows is None:
-        raise InvalidInput(
-            "rows must be a pyarrow Table, RecordBatch or RecordBatchReader, a data frame of pandas or polars or "
-            "another object with __arrow_c_stream__, an iterable of batches, a list of dicts, a list of instances of a "
-            f"dataclass or of a model of pydantic, or a dict of columns, not {type(data).__name__}"
-        )
+        raise _no_rows_error(data)
     return rows
+
+
+def _no_rows_error(data: object) -> InvalidInput:
+    """Return the error for a value that is none of the forms of rows, with a way to make it one."""
+    kind, remedy = type(data).__name__, ""
+    if isinstance(data, str | bytes | os.PathLike):
+        remedy = "; read the file first, for example with pyarrow.parquet.read_table"
+    elif is_record(data):
+        remedy = "; put it in a list"
+    elif hasattr(data, "to_frame"):
+        remedy = "; call its to_frame()"
+    elif hasattr(data, "collect"):
+        remedy = "; call its collect()"
+    elif isinstance(data, list | tuple) and data:
+        kind += f" of {type(data[0]).__name__}"
+    return InvalidInput(
+        "rows must be a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a data frame of pandas or polars or "
+        "another object with __arrow_c_stream__, an iterable of batches, a list of dicts, a list of instances of a "
+        f"dataclass or of a model of pydantic, or a dict of columns, not {kind}{remedy}"
+    )
 
 
 def _input_of_items(data: object, columns: pa.Schema | None) -> InputRows | None:
@@ -181,10 +206,10 @@ def _input_of_stream(data: SupportsArrowStream, columns: pa.Schema | None) -> In
 
     Frame libraries have fewer types than a table, so values are converted to those of its columns, if none is lost.
     """
-    reader = pa.RecordBatchReader.from_stream(data)
-    if _has_class_of(data, "pandas"):
-        reader = _with_named_indices(reader.read_all()).to_reader()
     known = {} if columns is None else {field.name: field.type for field in columns}
+    reader = _open_stream(data)
+    if _has_class_of(data, "pandas"):
+        reader = _with_whole_numbers(_with_named_indices(reader.read_all()), known).to_reader()
     schema = _without_frame_metadata(
         pa.schema(
             [field.with_type(known.get(field.name, without_views(field.type))) for field in reader.schema],
@@ -195,6 +220,27 @@ def _input_of_stream(data: SupportsArrowStream, columns: pa.Schema | None) -> In
     if _has_class_of(data, *_IN_MEMORY_LIBRARIES):
         return _input_of_table(pa.Table.from_batches(batches, schema))
     return InputRows(schema, batches)
+
+
+def _open_stream(data: SupportsArrowStream) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        if hasattr(data, "to_frame"):  # a single column
+            raise _no_rows_error(data) from error
+        reason = "; ".join(map(str, error.args))
+        raise InvalidInput(f"the {type(data).__name__} cannot be converted to Arrow: {reason}") from error
+
+
+def _with_whole_numbers(rows: pa.Table, known: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return the rows of a data frame of pandas with whole floats as integers in the columns that store integers:
+    pandas makes floats of integers if one of them is missing."""
+    for at, field in enumerate(rows.schema):
+        stored = known.get(field.name, field.type)
+        if pa.types.is_floating(field.type) and pa.types.is_integer(stored):
+            with suppress(pa.ArrowInvalid):  # the type is refused later, with the name of the table
+                rows = rows.set_column(at, field.with_type(stored), rows.column(at).cast(stored))
+    return rows
 
 
 def _has_class_of(value: object, *libraries: str) -> bool:
@@ -265,9 +311,19 @@ def _array(values: Any, stored: pa.DataType | None) -> pa.Array:
     cannot be told from structs."""
     if isinstance(values, SupportsArrowStream) and not isinstance(values, pa.Array):
         return pa.chunked_array(values).combine_chunks()
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        return _array_of_rows(values)
     if stored is None or isinstance(values, pa.Array) or not _has_map(stored):
         return pa.array(values)
     return pa.array([_with_pairs(value, stored) for value in values], stored)
+
+
+def _array_of_rows(values: np.ndarray[Any, Any]) -> pa.Array:
+    """Return a matrix, or an array of more dimensions, as one list of fixed size for each row."""
+    array = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for size in reversed(values.shape[1:]):
+        array = pa.FixedSizeListArray.from_arrays(array, size)
+    return array
 
 
 def _has_map(arrow: pa.DataType) -> bool:

@@ -53,6 +53,11 @@ class Tag:
     updated: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        branch = "" if self.branch is None else f", branch={self.branch!r}"
+        created = f", created={self.created[:19]!r}" if self.created else ""
+        return f"Tag(version={self.version}{branch}{created}{_metadata_text(self.metadata)})"
+
     @property
     def created_at(self) -> datetime | None:
         return datetime.fromisoformat(self.created) if self.created else None
@@ -76,6 +81,11 @@ class Branch:
     event."""
     metadata: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        parent = f"{self.parent_branch or MAIN}:{self.parent_version}"
+        created = f"{self.created_at:%Y-%m-%dT%H:%M:%S}"
+        return f"Branch(parent={parent!r}, created={created!r}{_metadata_text(self.metadata)})"
+
     @property
     def created_at(self) -> datetime:
         return datetime.fromtimestamp(self.created_seconds, UTC)
@@ -83,6 +93,10 @@ class Branch:
     def is_below(self, other: "Branch") -> bool:
         """Return whether this branch descends from the other one."""
         return len(self.lineage) > len(other.lineage) and self.lineage[: len(other.lineage)] == other.lineage
+
+
+def _metadata_text(metadata: Mapping[str, str]) -> str:
+    return f", metadata={dict(metadata)!r}" if metadata else ""
 
 
 def timestamp(now_ns: int) -> str:

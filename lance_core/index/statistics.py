@@ -48,6 +48,14 @@ class SegmentStatistics:
     vectors: VectorStatistics | None = None
     """Partitions and losses of a vector index, recorded in its metadata or its files; `None` for other indices."""
 
+    def __repr__(self) -> str:
+        others = {"unused": self.unused, "vectors": self.vectors}
+        shown = "".join(f", {name}={value!r}" for name, value in others.items() if value is not None)
+        return (
+            f"SegmentStatistics(uuid='{self.uuid.hex[:8]}…', kind={self.kind!r}, fragments={self.fragments}, "
+            f"rows={self.rows}, bytes={self.bytes}{shown})"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class IndexStatistics:
@@ -75,6 +83,14 @@ class IndexStatistics:
     covered_live_rows: int
     uncovered_live_rows: int
     """The same counts without deleted rows."""
+
+    def __repr__(self) -> str:
+        rows = f"covered_rows={self.covered_rows}, uncovered_rows={self.uncovered_rows}"
+        unused = "" if self.is_used else f", why_unused={self.why_unused!r}"
+        return (
+            f"IndexStatistics(name={self.name!r}, kind={self.kind!r}, column={self.column!r}, "
+            f"segments={len(self.segments)}, {rows}, bytes={self.bytes}{unused})"
+        )
 
     @property
     def is_known(self) -> bool:

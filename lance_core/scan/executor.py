@@ -166,6 +166,13 @@ def _count_selected(location: Location, manifest: Manifest, task: ScanTask) -> i
     return len(task.selection.live_offsets(ReaderCache.of(location, manifest).fragment(task.fragment).deletions))
 
 
+def split_batches(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a stream in batches of at most `rows_max` rows."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows_max):
+            yield batch.slice(start, rows_max)
+
+
 def slice_batches(batches: Iterable[pa.RecordBatch], skip: int, take: int | None) -> Iterator[pa.RecordBatch]:
     """Yield rows `skip` to `skip + take` of a stream. The stream is read no further than that."""
     if take == 0:

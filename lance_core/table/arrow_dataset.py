@@ -6,7 +6,7 @@ calls. `Table.dataset` creates a dataset.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 import pyarrow as pa
@@ -32,6 +32,10 @@ class DatasetScanner:
     dataset_schema: pa.Schema
     batch_rows: int
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows as an Arrow stream, which reads each batch when it is requested."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
     @property
     def projected_schema(self) -> pa.Schema:
         """Columns of the result."""
@@ -43,9 +47,7 @@ class DatasetScanner:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Return an iterator over the rows in batches of at most `batch_size` rows."""
-        for batch in self.scan.to_batches():
-            for start in range(0, batch.num_rows, self.batch_rows):
-                yield batch.slice(start, self.batch_rows)
+        return self.scan.to_batches(batch_size=self.batch_rows)
 
     def to_table(self) -> pa.Table:
         """Return the rows."""
@@ -57,7 +59,7 @@ class DatasetScanner:
 
     def head(self, num_rows: int) -> pa.Table:
         """Return the first rows."""
-        return replace(self.scan, limit=num_rows).to_table()
+        return self.scan.head(num_rows)
 
     def take(self, indices: Sequence[int] | pa.Array) -> pa.Table:
         """Return the rows at these positions of the result."""
@@ -88,6 +90,10 @@ class TableDataset(pads.UnionDataset):  # type: ignore[misc]  # pyarrow has no t
         rows = "" if self._condition is None else f", {self._condition}"
         return f"<dataset of {self._snapshot.location.uri!r}, version {self._snapshot.version}{rows}>"
 
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows as an Arrow stream, which reads each batch when it is requested."""
+        return self.scanner().__arrow_c_stream__(requested_schema)
+
     @property
     def schema(self) -> pa.Schema:
         """Columns of the table."""
@@ -111,8 +117,8 @@ class TableDataset(pads.UnionDataset):  # type: ignore[misc]  # pyarrow has no t
         **_tuning: object,
     ) -> DatasetScanner:
         """Return a scan of these columns and rows. Options of pyarrow that tune its own readers have no effect."""
-        size = validation.check_integer(batch_size, "batch_size", at_least=1, too_small="a batch has at least one row")
-        return DatasetScanner(Scan.create(self._snapshot, columns, self._combined(filter)), self._schema, size)
+        scan = Scan.create(self._snapshot, columns, self._combined(filter))
+        return DatasetScanner(scan, self._schema, validation.check_batch_size(batch_size))
 
     def to_batches(self, *args: Any, **kwargs: Any) -> Iterator[pa.RecordBatch]:
         """Return an iterator over the rows in batches. The arguments are those of `scanner`."""

@@ -20,7 +20,7 @@ from lance_core.storage.optional_packages import import_package
 from lance_core.table.base import TableBase
 from lance_core.table.batch_shards import BatchShards
 from lance_core.table.display import table_as_html
-from lance_core.table.lazy_scan import Columns, Scan, SnapshotAddress
+from lance_core.table.lazy_scan import HEAD_ROWS, ITERATION_HINT, Columns, Scan, SnapshotAddress
 from lance_core.versions.history import version_infos
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from lance_core.table.arrow_dataset import TableDataset
     from lance_core.table.torch_datasets import TorchBatches, TorchRows
 
-_HEAD_ROWS = 5
 _HTML_ROWS = 10
 _HTML_VERSIONS = 30
 _INTERNAL_NAMES = ("runtime",)
@@ -158,7 +157,7 @@ class TableFrames(TableBase):
         """
         return self.scan(columns, filter, limit=limit).to_polars()
 
-    def head(self, rows: int = _HEAD_ROWS, columns: Sequence[str] | None = None) -> pa.Table:
+    def head(self, rows: int = HEAD_ROWS, columns: Columns | None = None) -> pa.Table:
         """Return the first rows.
 
         >>> table.head(2, ["id"])["id"].to_pylist()
@@ -187,7 +186,7 @@ class TableFrames(TableBase):
         return True
 
     def __iter__(self) -> NoReturn:
-        raise InvalidInput("a table cannot be iterated; use to_batches(), or to_table().to_pylist() for its rows")
+        raise InvalidInput(f"a table cannot be iterated; {ITERATION_HINT}")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the location and the version. The copy reads the manifest again."""

@@ -30,7 +30,7 @@ from lance_core.format.schema import TableSchema
 from lance_core.index import lookup
 from lance_core.index.explain import explain_indices
 from lance_core.scan.column_resolution import filterable_schema
-from lance_core.scan.executor import count_matches, scan, slice_batches
+from lance_core.scan.executor import count_matches, scan, slice_batches, split_batches
 from lance_core.scan.explain import explain_plan
 from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.selection import RowSelector
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
 Columns = Sequence[str | pc.Expression] | Mapping[str, str | pc.Expression]
 """Names of columns, or names of the result with their values, each as SQL or as an expression of pyarrow."""
+ITERATION_HINT = "use to_batches(), to_pandas() or to_polars(), or to_table().to_pylist() for rows as dicts"
 _ALL_ROWS = SplitFilter(None)
+HEAD_ROWS = 5
+"""Number of rows that `head` returns by default."""
 SORTED_ROWS_MAX = 1_048_576
 """Rows that are collected before those that cannot be in the result are dropped."""
 _EXPRESSION = re.compile(r"[-+*/%()<>=|]|\S\s+\S")
@@ -147,7 +150,7 @@ class Scan:
         return _reopen, (SnapshotAddress.of(self.snapshot), others)
 
     def __iter__(self) -> NoReturn:
-        raise InvalidInput("a scan cannot be iterated; use to_batches(), or to_table().to_pylist() for its rows")
+        raise InvalidInput(f"a scan cannot be iterated; {ITERATION_HINT}")
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows as an Arrow stream."""
@@ -168,8 +171,9 @@ class Scan:
         """Return the rows as a reader, which reads each batch when it is requested."""
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Return an iterator over the rows in batches."""
+    def to_batches(self, *, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Return an iterator over the rows in batches of at most `batch_size` rows."""
+        rows_max = None if batch_size is None else validation.check_batch_size(batch_size)
         plan, projection = self._plan(), self._projection()
         rows: Iterator[pa.RecordBatch] = scan(self.snapshot.location, plan)
         schema = self._computed_schema(plan, projection)
@@ -182,7 +186,8 @@ class Scan:
         elif not self._plan_has_window:
             rows = slice_batches(rows, self.offset or 0, self.limit)
         names = self._result_names(plan)
-        return (_select(batch, names) for batch in rows)
+        rows = (_select(batch, names) for batch in rows)
+        return rows if rows_max is None else split_batches(rows, rows_max)
 
     def to_table(self) -> pa.Table:
         """Return the rows."""
@@ -199,6 +204,11 @@ class Scan:
         package = import_package("polars", extra=None, needed_for="to_polars()")
         frame: polars.DataFrame = package.from_arrow(self.to_table())
         return frame
+
+    def head(self, rows: int = HEAD_ROWS) -> pa.Table:
+        """Return the first rows."""
+        count = validation.check_integer(rows, "rows", at_least=0, too_small="it counts rows")
+        return replace(self, limit=count if self.limit is None else min(count, self.limit)).to_table()
 
     def count_rows(self) -> int:
         """Return the number of rows."""
@@ -373,7 +383,7 @@ def check_plain_names(columns: object, order_by: Sequence[object], schema: Table
     for name in listed:
         if isinstance(name, str) and name not in computed and _is_expression(name, schema):
             raise InvalidInput(
-                f"{unknown_column_message(name, schema.arrow.names)}. To compute a value, pass a dict: "
+                f"{unknown_column_message(name, schema.arrow.names).rstrip('?')}. To compute a value, pass a dict: "
                 f"columns={{'value': {name!r}}}"
             )
     for key in order_by:

@@ -31,7 +31,7 @@ from lance_core.progress import ProgressArgument, reporting
 from lance_core.scan import take as scan_take
 from lance_core.scan.blobs import BlobFile, open_blobs
 from lance_core.scan.changes import read_changes
-from lance_core.scan.executor import count_matches, scan
+from lance_core.scan.executor import count_matches, scan, split_batches
 from lance_core.scan.explain import explain_plan
 from lance_core.scan.plan import ScanPlan, plan_scan
 from lance_core.scan.query import run_query
@@ -326,18 +326,20 @@ class TableReading(TableBase):
         with_row_id: bool = False,
         with_row_address: bool = False,
         use_indices: bool = True,
+        batch_size: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Return an iterator over the rows in batches, in the order of `to_table`. A batch is read when it is
-        requested.
+        requested, and has at most `batch_size` rows.
 
         >>> sum(batch.num_rows for batch in table.to_batches(["id"], filter="price > 15"))
         2
         """
         window = _Window(limit, offset, with_row_id, with_row_address)
         if not _is_plain(columns, filter):
-            return self._scan(columns, filter, window, use_indices).to_batches()
-        plan = self._plan(columns, filter, window, self._select(use_indices))
-        return scan(self._location, plan)
+            return self._scan(columns, filter, window, use_indices).to_batches(batch_size=batch_size)
+        rows_max = None if batch_size is None else validation.check_batch_size(batch_size)
+        batches = scan(self._location, self._plan(columns, filter, window, self._select(use_indices)))
+        return batches if rows_max is None else split_batches(batches, rows_max)
 
     def take(
         self,

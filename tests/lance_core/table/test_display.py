@@ -34,9 +34,19 @@ def test_representations_are_short_and_have_the_facts(table: Table) -> None:
             r"VersionInfo\(version=4, timestamp='[\d: -]+', action='append', rows=96, rows_added=1, .*r1.*\)",
         ),
         "tags": (table.tags, r"Tags\(spring=1\)"),
+        "tag": (table.tags.list()["spring"], r"Tag\(version=1, created='[\dT:-]{19}'\)"),
         "branches": (table.branches, r"Branches\(dev=1\)"),
+        "branch": (table.branches.list()["dev"], r"Branch\(parent='main:1', created='[\dT:-]{19}'\)"),
         "fragment": (table.fragments[0], r"Fragment\(id=0, live_rows=5, deleted_rows=5, files=1, bytes=\d+\)"),
         "index": (table.indices[0], r"IndexMetadata\(name='id_idx', type='BTree', fields=\[0\], fragments=10, .*…'\)"),
+        "index statistics": (
+            table.index_statistics()[0],
+            r"IndexStatistics\(name='id_idx', kind='BTREE', column='id', segments=1, covered_rows=100, .* bytes=\d+\)",
+        ),
+        "segment": (
+            table.index_statistics()[0].segments[0],
+            r"SegmentStatistics\(uuid='[\da-f]{8}…', kind='BTREE', fragments=10, rows=100, bytes=\d+\)",
+        ),
         "manifest": (
             table.manifest,
             r"Manifest\(version=3, fragments=10, columns=\['id', 'city'\], writer='lance-.*'\)",

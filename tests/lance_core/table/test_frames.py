@@ -4,9 +4,11 @@ import datetime as dt
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -34,6 +36,11 @@ ROWS = pa.table(
     },
     schema=SCHEMA,
 )
+
+
+@dataclass
+class Row:
+    id: int
 
 
 class Stream:
@@ -89,7 +96,16 @@ def test_other_values_are_refused_by_name(tmp_path: Path) -> None:
     for values, message in (
         (5, "not int"),
         ("rows", "not str"),
-        ([1], "not list"),
+        ([(1, "a")], "not list of tuple"),
+        (pl.Series([1]), r"not Series; call its to_frame\(\)"),
+        (pd.Series([1]), r"not Series; call its to_frame\(\)"),
+        (pl.LazyFrame({"id": [1]}), r"not LazyFrame; call its collect\(\)"),
+        (Path("rows.parquet"), "not PosixPath; read the file first"),
+        (Row(1), "not Row; put it in a list"),
+        (pd.DataFrame({"id": [1, "x"]}), "the DataFrame cannot be converted to Arrow: Could not convert 'x'"),
+        (pd.DataFrame([[1, 2]], columns=["id", "id"]), "cannot be converted to Arrow: Duplicate column names"),
+        (pd.DataFrame({"id": [1.5, None]}), "column 'id' is stored as int32, but the data has double"),
+        ({"embedding": np.ones((2, 3))}, "has no column 'embedding'"),
         ({"id": [1], "name": ["a", "b"]}, "different lengths"),
         ([{"id": 1}, {"id": "x"}], "column 'id'"),
         ([{"id": 1}, pa.record_batch({"id": [1]})], "rows must be of one kind"),
@@ -168,12 +184,9 @@ def test_a_pickle_of_a_table_that_was_created_again_is_refused(tmp_path: Path) -
         pickle.loads(data)
 
 
-def test_libraries_that_take_no_table_take_its_dataset_or_a_scan(tmp_path: Path) -> None:
-    """`polars.from_arrow` reads a stream as one series of structs, and `scan_pyarrow_dataset` needs a dataset."""
+def test_from_arrow_of_polars_returns_a_series_of_structs(tmp_path: Path) -> None:
+    """Polars reads every object with a stream interface so, except those of pyarrow."""
     table = Table.create(tmp_path / "t", {"id": [1, 2], "s": ["a", "b"]}, durable=False)
     series = pl.from_arrow(table)
     assert isinstance(series, pl.Series)
     assert series.struct.unnest().equals(pl.DataFrame(table))
-    with pytest.raises((TypeError, AttributeError)):
-        pl.scan_pyarrow_dataset(table).collect()
-    assert pl.scan_pyarrow_dataset(table.dataset()).collect().equals(pl.DataFrame(table))

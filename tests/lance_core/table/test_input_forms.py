@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pydantic
 import pytest
 from hypothesis import given, settings
@@ -72,6 +74,8 @@ FORMS: dict[str, Callable[[pa.Table], object]] = {
     "batch": lambda rows: rows.combine_chunks().to_batches()[0],
     "reader": lambda rows: rows.to_reader(),
     "generator of batches": lambda rows: (batch for batch in rows.to_batches()),
+    "dataset": pads.dataset,
+    "scanner": lambda rows: pads.dataset(rows).scanner(),
     "pandas": lambda rows: rows.to_pandas(types_mapper=pd.ArrowDtype),
     "polars": pl.from_arrow,
     "stream": Stream,
@@ -152,6 +156,27 @@ def test_an_index_of_pandas_with_a_name_is_a_column(tmp_path: Path) -> None:
     ]
     levels = pd.DataFrame({"price": [1.0]}, index=pd.MultiIndex.from_tuples([(1, "x", 5)], names=["key", None, "n"]))
     assert sorted(table.refresh().overwrite(levels).table.schema.names) == ["key", "n", "price"]
+
+
+def test_integers_of_pandas_remain_integers_if_one_is_missing(tmp_path: Path) -> None:
+    """pandas makes floats of integers if one of them is missing."""
+    rows = pa.table({"key": [1, 2], "count": [7, None], "price": [1.0, 2.5]})
+    table = Table.create(str(tmp_path / "t"), rows, durable=False)
+    frame = table.to_pandas()
+    assert frame["count"].dtype == "float64"
+    assert table.append(frame).table.to_table() == pa.concat_tables([rows, rows])
+    assert table.refresh().upsert(frame.iloc[[1]], "key").table.schema == rows.schema
+
+
+@pytest.mark.parametrize(
+    "values", [np.arange(6.0).reshape(3, 2), np.arange(6)[::-1].reshape(2, 3).T, np.zeros((0, 4)), np.ones((2, 2, 3))]
+)
+def test_an_array_of_rows_is_a_column_of_lists_of_fixed_size(tmp_path: Path, values: np.ndarray) -> None:
+    table = Table.create(str(tmp_path / "t"), {"v": values}, durable=False)
+    assert table.to_table()["v"].to_pylist() == values.tolist()
+    assert table.schema.field("v").type.list_size == values.shape[1]
+    narrow = Table.create(str(tmp_path / "u"), pa.schema([("v", pa.list_(pa.float32(), 4))]), durable=False)
+    assert narrow.append({"v": np.full((2, 4), 0.1)}).table.to_table()["v"][1].as_py() == [np.float32(0.1)] * 4
 
 
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())

@@ -139,8 +139,8 @@ def test_a_scan_is_described_and_reads_nothing_before_it_is_asked(table: Table) 
         ({"columns": 5}, "columns=5 must be a list"),
         ({"columns": {5: "x"}}, "names of columns= must be strings"),
         ({"fragments": [9]}, "has no fragment 9"),
-        ({"fragments": 0}, "must be a list of integers"),
-        ({"fragments": ["x", 9]}, "must be an integer"),
+        ({"fragments": 0}, "must be a list of fragment ids"),
+        ({"fragments": ["x", 9]}, "fragments has 'x' where a fragment id is expected"),
         ({"columns": {"a": "nope + 1"}}, "SQL of column 'a'"),
         ({"limit": -1, "order_by": "x"}, "must not be negative"),
         ({"filter": "id >"}, "does not parse"),
@@ -158,6 +158,11 @@ def test_readers_accept_expressions_of_pyarrow(table: Table) -> None:
     expected = table.to_table(filter="id < 20")
     assert table.to_table(filter=small) == expected
     assert pa.Table.from_batches(table.to_batches(filter=small)) == expected
+    for form in (small, "id < 20"):
+        sizes = [batch.num_rows for batch in table.to_batches(["id"], form, batch_size=4)]
+        assert (max(sizes), sum(sizes)) == (4, expected.num_rows)
+    assert table.scan(filter=small, offset=5, limit=9).head(3) == expected.slice(5, 3)
+    assert table.scan(["id"], small, offset=5, limit=2).head().num_rows == 2
     assert table.to_table(["id", pc.field("x")], small, limit=3) == expected.select(["id", "x"]).slice(0, 3)
     assert table.to_table({"y": pc.field("_rowoffset")}, odd)["y"].to_pylist() == [5]
     assert table.to_table(["_rowid", "_rowaddr", "_rowoffset"], pc.field("_rowaddr") == 5).num_rows == 1
