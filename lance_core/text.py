@@ -17,6 +17,8 @@ from typing import Any, Literal, TypeAlias
 
 from lance_core.errors import InvalidInput, Unsupported
 
+Granularity: TypeAlias = Literal["row", "list_element"]
+_GRANULARITIES = ("row", "list_element")
 _DEPTH_MAX = 32
 _EXPANSIONS = 50
 _WEIGHT_MAX = 1e9
@@ -41,9 +43,12 @@ class Match:
     max_expansions: int = field(default=_EXPANSIONS, kw_only=True)
     operator: Literal["OR", "AND"] = field(default="OR", kw_only=True)
     prefix_length: int = field(default=0, kw_only=True)
+    document_granularity: Granularity | None = field(default=None, kw_only=True)
+    """`row`, or `list_element` to score each text of a list by itself; `None` means that of the index."""
 
     def __post_init__(self) -> None:
         _check_text(self.text, self.column)
+        _check_granularity(self.document_granularity)
         object.__setattr__(self, "boost", _weight(self.boost, "boost"))
         object.__setattr__(self, "operator", _operator(self.operator))
         if self.fuzziness is not None:
@@ -67,9 +72,12 @@ class Phrase:
     text: str
     column: str | None = None
     slop: int = field(default=0, kw_only=True)
+    document_granularity: Granularity | None = field(default=None, kw_only=True)
+    """As in `Match`."""
 
     def __post_init__(self) -> None:
         _check_text(self.text, self.column)
+        _check_granularity(self.document_granularity)
         _check_count(self.slop, "slop")
 
     @property
@@ -132,8 +140,8 @@ class Boolean:
     """Rows that match all of `must`, or one of `should` if `must` is empty, and none of `must_not`. The scores of the
     matching `must` and `should` queries are added.
 
-    >>> Boolean(must=["lance"], must_not=[Phrase("fencing club")]).must
-    (Match(text='lance', column=None, boost=1.0, fuzziness=0, max_expansions=50, operator='OR', prefix_length=0),)
+    >>> Boolean(must=["lance"], must_not=[Phrase("fencing club")]).must == (Match("lance"),)
+    True
     """
 
     must: "Sequence[Query | str]" = ()
@@ -188,8 +196,8 @@ def parse_query(query: object) -> Query:
 
     >>> parse_query("lance format") == Match("lance format")
     True
-    >>> parse_query('{"phrase": {"terms": "table format", "slop": 2}}')
-    Phrase(text='table format', column=None, slop=2)
+    >>> parse_query('{"phrase": {"terms": "table format", "slop": 2}}') == Phrase("table format", slop=2)
+    True
     """
     if isinstance(query, _QUERIES):
         return query
@@ -278,10 +286,20 @@ def _from_json(value: Any, depth: int) -> Query:
     return parse(content, depth)
 
 
+_MATCH_KEYS = (
+    "column",
+    "terms",
+    "boost",
+    "fuzziness",
+    "max_expansions",
+    "operator",
+    "prefix_length",
+    "document_granularity",
+)
+
+
 def _match_from_json(content: Mapping[str, Any], depth: int = 0) -> Match:
-    _check_keys(
-        content, ("column", "terms", "boost", "fuzziness", "max_expansions", "operator", "prefix_length"), "match"
-    )
+    _check_keys(content, _MATCH_KEYS, "match")
     fuzziness = content.get("fuzziness", 0)
     return Match(
         _terms(content, "match"),
@@ -291,12 +309,18 @@ def _match_from_json(content: Mapping[str, Any], depth: int = 0) -> Match:
         max_expansions=_given(content, "max_expansions", _EXPANSIONS),
         operator=_given(content, "operator", "OR"),
         prefix_length=_given(content, "prefix_length", 0),
+        document_granularity=content.get("document_granularity"),
     )
 
 
 def _phrase_from_json(content: Mapping[str, Any], depth: int) -> Phrase:
-    _check_keys(content, ("column", "terms", "slop"), "phrase")
-    return Phrase(_terms(content, "phrase"), content.get("column"), slop=_given(content, "slop", 0))
+    _check_keys(content, ("column", "terms", "slop", "document_granularity"), "phrase")
+    return Phrase(
+        _terms(content, "phrase"),
+        content.get("column"),
+        slop=_given(content, "slop", 0),
+        document_granularity=content.get("document_granularity"),
+    )
 
 
 def _multi_match_from_json(content: Mapping[str, Any], depth: int) -> Query:
@@ -380,6 +404,11 @@ def _check_text(text: object, column: object) -> None:
         raise InvalidInput(f"the text of a query must be valid Unicode, not {text!r:.80}, which has a lone surrogate")
     if column is not None and (not isinstance(column, str) or not column):
         raise InvalidInput(f"the column of a query must be the name of one, not {column!r}")
+
+
+def _check_granularity(granularity: object) -> None:
+    if granularity is not None and granularity not in _GRANULARITIES:
+        raise InvalidInput(f"document_granularity={granularity!r:.80} must be one of {', '.join(_GRANULARITIES)}")
 
 
 def _check_count(number: object, name: str) -> None:

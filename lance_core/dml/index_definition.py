@@ -57,7 +57,10 @@ def plan_index(base: Snapshot, request: IndexRequest) -> tuple[IndexSpec, tuple[
     path = field_paths.format_path(chain)
     registry.check_supported(kind, build.arrow_of(schema, chain), path=path, uri=uri)
     options = kind.parse_options(request.params)
-    name = request.name if request.name is not None else _default_name(base, path, chain[-1].id, kind.name)
+    suffix = "list_element_" if request.params.get("document_granularity") == "list_element" else ""
+    name = request.name
+    if name is None:
+        name = _default_name(base, f"{path}_{suffix}", chain[-1].id, kind.name)
     existing = tuple(index for index in base.manifest.indices if index.name == name)
     if existing and not request.replace:
         raise InvalidInput(
@@ -116,10 +119,10 @@ def describe_segments(schema: TableSchema, segments: Sequence[IndexMetadata]) ->
     return " and ".join(dict.fromkeys(descriptions))
 
 
-def _default_name(base: Snapshot, path: str, field_id: int, kind: str) -> str:
+def _default_name(base: Snapshot, prefix: str, field_id: int, kind: str) -> str:
     """Return the name that Lance gives: the column's, with a number if another index has that name. An index of the
     same type on the same column is the same index."""
-    name, number = f"{path}_idx", 1
+    name, number = f"{prefix}idx", 1
     while True:
         segments = [index for index in base.manifest.indices if index.name == name]
         types = [registry.by_type_url(index) for index in segments]
@@ -128,4 +131,4 @@ def _default_name(base: Snapshot, path: str, field_id: int, kind: str) -> str:
         ):
             return name
         number += 1
-        name = f"{path}_idx_{number}"
+        name = f"{prefix}idx_{number}"

@@ -23,6 +23,10 @@ _PLAIN_FIELDS = (
     "block_size",
 )
 _FILE_FORMAT_VERSION = 2
+_GRANULARITIES = {
+    "row": table_pb2.InvertedIndexDetails.ROW,
+    "list_element": table_pb2.InvertedIndexDetails.LIST_ELEMENT,
+}
 
 
 def encode_details(parameters: Mapping[str, object]) -> bytes:
@@ -32,6 +36,7 @@ def encode_details(parameters: Mapping[str, object]) -> bytes:
     for name in _PLAIN_FIELDS:
         setattr(message, name, parameters[name])
     max_token_length = parameters["max_token_length"]
+    message.document_granularity = _GRANULARITIES[str(parameters["document_granularity"])]
     if isinstance(max_token_length, int):
         message.max_token_length = max_token_length
     encoded: bytes = message.SerializeToString(deterministic=True)
@@ -40,7 +45,7 @@ def encode_details(parameters: Mapping[str, object]) -> bytes:
 
 def decode_details(data: bytes, *, path: str) -> dict[str, object]:
     """Return the parameters in the details; none of them if the details are empty, as old indices have them. Custom
-    stop words are recorded in `metadata.lance` alone."""
+    stop words are recorded in `metadata.lance` alone, and `document_granularity` here alone."""
     if not data:
         return {}
     size_guard.check_message(data, path=path, kind=table_pb2.InvertedIndexDetails)
@@ -54,9 +59,11 @@ def decode_details(data: bytes, *, path: str) -> dict[str, object]:
         for name in _PLAIN_FIELDS
         if name not in ("base_tokenizer", "block_size") or message.HasField(name)
     }
+    granularities = {number: name for name, number in _GRANULARITIES.items()}
     has_limit = message.HasField("max_token_length")
     return {
         **parameters,
         "language": language,
         "max_token_length": message.max_token_length if has_limit else None,
+        "document_granularity": granularities.get(message.document_granularity, str(message.document_granularity)),
     }

@@ -73,7 +73,7 @@ def search(base: Snapshot, vector: Vector, request: HybridRequest) -> pa.Table:
     near = vector_search.search(base, vector, replace(request.vectors, columns=[_ADDRESS]))
     if "_query" in near.column_names:
         raise InvalidInput("a hybrid search takes one vector, not a batch of them")
-    matching = text_search.search(base, replace(request.texts, select=[_ADDRESS]))
+    matching = _best_of_each_row(text_search.search(base, replace(request.texts, select=[_ADDRESS])))
     addresses = [found[_ADDRESS].to_numpy().astype(np.uint64) for found in (near, matching)]
     rows, scores = _fuse(base, addresses, request.weights, request.k)
     computed = {
@@ -111,6 +111,12 @@ def _fuse(
     best = np.lexsort((TableOrder(base).positions(rows), -scores))[:k]
     best = best[scores[best] > 0]
     return rows[best], scores[best]
+
+
+def _best_of_each_row(found: pa.Table) -> pa.Table:
+    """Return the first document of each row; rows have several if elements of lists are scored."""
+    _, first = np.unique(found[_ADDRESS].to_numpy(), return_index=True)
+    return found if len(first) == len(found) else found.take(pa.array(np.sort(first)))
 
 
 def _values_at(rows: npt.NDArray[np.uint64], found: npt.NDArray[np.uint64], values: pa.ChunkedArray) -> pa.Array:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from lance_core.format.row_sets import Ids
 from lance_core.index.text.analyzer import Analyzer
 from lance_core.index.text.bit_packing import Ints
+from lance_core.index.text.list_elements import Elements, split_lists
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.runs import Run, RunBuffer, run_of_tokens
 from lance_core.index.text.segment_writer import PartitionDocuments, SegmentWriter
@@ -29,10 +30,14 @@ class TextBuilder:
     _runs: RunBuffer = field(default_factory=lambda: RunBuffer(RUNS_BYTES))
     _rows: list[Ids] = field(default_factory=list)
     _lengths: list[npt.NDArray[np.uint32]] = field(default_factory=list)
+    _elements: list[Elements] = field(default_factory=list)
     _documents: int = 0
 
     def add_texts(self, texts: pa.Array, rows: Ids) -> None:
-        """Add texts with their row numbers."""
+        """Add texts, or lists of texts, with their row numbers."""
+        if self.analyzer.parameters.document_granularity == "list_element":
+            self._add_lists(texts, rows)
+            return
         for portion, first in _portions(texts, self.analyzer.parameters):
             tokens = self.analyzer.analyze_all(portion)
             if not len(tokens.documents):
@@ -45,13 +50,28 @@ class TextBuilder:
             run = run_of_tokens(tokens, documents, with_position=self.analyzer.parameters.with_position)
             self.add_runs((run,), rows[first:][tokens.documents[at]], lengths)
 
-    def add_runs(self, runs: Iterable[Run], rows: Ids, lengths: Ints) -> None:
+    def _add_lists(self, lists: pa.Array, rows: Ids) -> None:
+        """Add each element of each list as a document, also one that is null or has no terms."""
+        texts, parents, elements = split_lists(lists)
+        for portion, first in _portions(texts, self.analyzer.parameters):
+            tokens = self.analyzer.analyze_all(portion)
+            runs: tuple[Run, ...] = ()
+            if len(tokens.documents):
+                documents = tokens.documents + np.int32(self._documents)
+                runs = (run_of_tokens(tokens, documents, with_position=self.analyzer.parameters.with_position),)
+            lengths = np.bincount(tokens.documents, minlength=len(portion))
+            at = slice(first, first + len(portion))
+            self.add_runs(runs, rows[parents[at]], lengths, elements[at])
+
+    def add_runs(self, runs: Iterable[Run], rows: Ids, lengths: Ints, elements: Elements | None = None) -> None:
         """Add the postings of documents, which are numbered from `next_document` on. Several runs have different
-        terms."""
+        terms. `elements` are the places of the documents in their lists."""
         for run in runs:
             self._runs.add(run)
         self._rows.append(rows)
         self._lengths.append(lengths.astype(np.uint32))
+        if elements is not None:
+            self._elements.append(elements)
         self._documents += len(rows)
         if self._documents >= DOCUMENTS_MAX:
             self._write_partition()
@@ -72,11 +92,12 @@ class TextBuilder:
         self._runs.close()
 
     def _write_partition(self) -> None:
-        documents = PartitionDocuments(np.concatenate(self._rows), np.concatenate(self._lengths))
+        elements = np.concatenate(self._elements) if self._elements else None
+        documents = PartitionDocuments(np.concatenate(self._rows), np.concatenate(self._lengths), elements)
         self.writer.write_partition(documents, self._runs.merged())
         self._runs.close()
         self._runs = RunBuffer(RUNS_BYTES)
-        self._rows, self._lengths, self._documents = [], [], 0
+        self._rows, self._lengths, self._elements, self._documents = [], [], [], 0
 
 
 def _portions(texts: pa.Array, parameters: TextParameters) -> Iterator[tuple[pa.Array, int]]:

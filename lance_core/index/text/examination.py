@@ -23,15 +23,23 @@ _PROBLEMS_MAX = 3
 def examine(segment: Segment) -> SegmentExamination:
     """Read all files of a segment. A row whose text has no terms is not listed."""
     problems: list[str] = []
-    rows, listed = RowSet(), 0
+    rows, listed, repeated = RowSet(), 0, 0
     opened = TextSegment(segment)
     for partition in opened.partitions:
         documents = partition.documents
-        rows |= RowSet.of(documents.row_numbers)
-        listed += len(documents.row_numbers)
+        numbers, elements = documents.row_numbers, documents.elements
+        rows |= RowSet.of(numbers)
+        if elements is None:
+            listed += len(numbers)
+        elif len(numbers):
+            order = np.lexsort((elements, numbers))
+            same = (numbers[order][1:] == numbers[order][:-1]) & (elements[order][1:] == elements[order][:-1])
+            repeated += int(np.count_nonzero(same))
         problems += [str(error) for error in _errors(partition, segment.files, opened.path)][:_PROBLEMS_MAX]
     if len(rows) < listed:
         problems.append(f"{listed - len(rows):,} rows are listed more than once")
+    if repeated:
+        problems.append(f"{repeated:,} elements of lists are listed more than once")
     return SegmentExamination(rows, lists_every_row=False, problems=tuple(dict.fromkeys(problems)))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_core.index.text.analyzer import Analyzer, Token
+from lance_core.index.text.list_elements import Elements
 from lance_core.index.text.phrases import find_members
 from lance_core.text import Match, Phrase
 
@@ -40,12 +41,14 @@ class Highlighter:
         """Columns whose texts are marked."""
         return list(dict.fromkeys(leaf.column or "" for leaf, _ in self._leaves))
 
-    def mark(self, texts: pa.Table) -> pa.Array:
-        """Return the spans of each row, from the texts of the columns."""
+    def mark(self, texts: pa.Table, elements: Elements | None = None) -> pa.Array:
+        """Return the spans of each row, from the texts of the columns. If `elements` are given, only this element of
+        the list of each row is marked."""
         rows: list[list[dict[str, object]]] = [[] for _ in range(len(texts))]
         for number, column in enumerate(self.columns):
             for row, value in enumerate(texts.column(number).to_pylist()):
-                rows[row] += self._mark_value(column, value)
+                spans = self._mark_value(column, value)
+                rows[row] += spans if elements is None else [span for span in spans if span["element"] == elements[row]]
         return pa.array(rows, HIGHLIGHTS_TYPE)
 
     def _mark_value(self, column: str, value: object) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from lance_core.errors import Corrupt
+from lance_core.errors import InvalidInput
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.text_index import TEXT_TYPE_URL
 from lance_core.index.index_type import (
@@ -29,7 +29,7 @@ from lance_core.index.text.examination import examine
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.posting_decoder import BLOCK_DOCUMENTS
 from lance_core.index.text.segment_merge import add_segment
-from lance_core.index.text.segment_reader import METADATA_FILE, TextSegment
+from lance_core.index.text.segment_reader import TextSegment
 from lance_core.index.text.segment_writer import SegmentWriter
 
 
@@ -52,11 +52,7 @@ class Inverted:
     def options_of(self, segment: Segment) -> TextParameters:
         """Return the parameters for a segment that replaces this one. It is written with blocks of 128 documents, even
         if this one has blocks of 256. Custom stop words are recorded only in the files of a segment."""
-        path = f"{segment.metadata.qualified_path}/{METADATA_FILE}"
-        recorded = segment.files.open(METADATA_FILE).metadata.get("params")
-        if recorded is None:
-            raise Corrupt("the parameters are missing", path=path, field="params")
-        return replace(TextParameters.from_json(recorded, path=path), block_size=BLOCK_DOCUMENTS)
+        return replace(TextSegment(segment).recorded_parameters(), block_size=BLOCK_DOCUMENTS)
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
         """Answer no filter."""
@@ -65,6 +61,11 @@ class Inverted:
     def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
         assert isinstance(build.options, TextParameters)
         parameters = build.options.for_column(build.column.type)
+        if parameters.document_granularity == "list_element" and not is_list(build.column.type):
+            raise InvalidInput(
+                f"document_granularity='list_element' needs a list of texts, and column {build.column.name!r} has the "
+                f"type {build.column.type}"
+            )
         builder = TextBuilder(SegmentWriter(sink, parameters), analyzer_of(parameters))
         try:
             for merge_input in build.inputs:

@@ -12,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from lance_core.errors import Corrupt, InvalidInput
+from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.text_index import decode_details, encode_details
 from lance_core.index.supported_types import is_json
 
 TOKENIZERS = ("simple", "whitespace", "raw", "ngram")
+GRANULARITIES = ("row", "list_element")
 LANGUAGES = (
     "Arabic",
     "Danish",
@@ -67,6 +69,8 @@ class TextParameters:
     split_on_numerics: bool = False
     preserve_original: bool = False
     index_operators: bool = False
+    document_granularity: str = "row"
+    """The unit that is scored: `row`, or `list_element` for each text of a list. Only the details record it."""
 
     @classmethod
     def of_options(cls, options: Mapping[str, object]) -> "TextParameters":
@@ -119,7 +123,8 @@ class TextParameters:
 
     def to_json(self) -> str:
         """Return the parameters as `metadata.lance` records them."""
-        return json.dumps(self._recorded(), separators=(",", ":"), ensure_ascii=False)
+        recorded = {name: value for name, value in self._recorded().items() if name != "document_granularity"}
+        return json.dumps(recorded, separators=(",", ":"), ensure_ascii=False)
 
     def to_details(self) -> bytes:
         return encode_details(self._recorded())
@@ -136,6 +141,10 @@ class TextParameters:
             raise InvalidInput(f"language={self.language!r} is not supported; use one of {', '.join(LANGUAGES)}")
         if self.max_token_length is not None and (type(self.max_token_length) is not int or self.max_token_length < 1):
             raise InvalidInput(f"max_token_length={self.max_token_length!r} must be a whole number from 1, or None")
+        if self.document_granularity not in GRANULARITIES:
+            raise InvalidInput(
+                f"document_granularity={self.document_granularity!r} is unknown; use one of {', '.join(GRANULARITIES)}"
+            )
         if self.block_size != 128:
             raise InvalidInput(
                 f"block_size={self.block_size!r} is not supported; 128 is the block size of format version 2"
@@ -157,6 +166,12 @@ class TextParameters:
             raise InvalidInput(f"{reason}; use one of {', '.join(TOKENIZERS)}")
 
 
+def granularity_of(metadata: IndexMetadata) -> str:
+    """Return the unit that a segment scores, which its details record."""
+    details = decode_details(bytes(metadata.message.index_details.value), path="index_details")
+    return str(details.get("document_granularity", "row"))
+
+
 def reason_unsupported(parameters: TextParameters) -> str | None:
     """Return why texts cannot be analyzed with these parameters, or `None`."""
     return _reason_against_tokenizer(parameters) or _reason_against_values(parameters)
@@ -176,6 +191,8 @@ def _reason_against_tokenizer(parameters: TextParameters) -> str | None:
 
 
 def _reason_against_values(parameters: TextParameters) -> str | None:
+    if parameters.document_granularity not in GRANULARITIES:
+        return f"document_granularity={parameters.document_granularity!r} is unknown"
     shortest, longest = parameters.min_ngram_length, parameters.max_ngram_length
     if parameters.base_tokenizer == "ngram" and not 1 <= shortest <= longest <= _NGRAM_LENGTH_MAX:
         return f"n-grams of {shortest} to {longest} characters are not supported, only of 1 to {_NGRAM_LENGTH_MAX}"

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from lance_core.index.text.analyzer import Tokens
 from lance_core.index.text.edit_distance import within_distance
+from lance_core.index.text.list_elements import document_keys, split_lists
 from lance_core.index.text.positions import TokenPositions
 from lance_core.index.text.posting_decoder import Ints
 from lance_core.index.text.segment_reader import PartitionDocuments, PostingList
@@ -52,14 +53,17 @@ class NeededTerms:
 class ScannedPartition:
     """Texts that were analyzed for a search."""
 
-    def __init__(self, tokens: Tokens, positions: Ints, needed: NeededTerms | None) -> None:
-        """`positions` has the table position of each text. Without `needed`, all postings are kept."""
+    def __init__(
+        self, tokens: Tokens, positions: Ints, needed: NeededTerms | None, *, keeps_empty: bool = False
+    ) -> None:
+        """`positions` has the table position of each text. Without `needed`, all postings are kept. Texts without
+        terms are documents if `keeps_empty`."""
         lengths = np.bincount(tokens.documents, minlength=len(positions)).astype(np.uint32)
-        has_tokens = lengths > 0
+        has_tokens = (lengths > 0) | keeps_empty
         number_of = (np.cumsum(has_tokens) - 1).astype(np.int32)
         self.positions = positions[has_tokens]
         kept = lengths[has_tokens]
-        self.documents = PartitionDocuments(self.positions.astype(np.uint64), kept, int(kept.sum(dtype=np.int64)))
+        self.documents = PartitionDocuments(self.positions.view(np.uint64), kept, int(kept.sum(dtype=np.int64)))
         terms, documents, numbers, places = tokens.terms, tokens.documents, tokens.term_numbers, tokens.positions
         if needed is not None:
             is_needed = needed.select(terms)
@@ -109,10 +113,18 @@ class ScannedPartition:
 
 
 def scan_partitions(
-    batches: Iterator[tuple[pa.Array, Ints]], analyze: Callable[[pa.Array], Tokens], needed: NeededTerms | None
+    batches: Iterator[tuple[pa.Array, Ints]],
+    analyze: Callable[[pa.Array], Tokens],
+    needed: NeededTerms | None,
+    *,
+    by_element: bool,
 ) -> Iterator[ScannedPartition]:
-    """Yield a partition for each batch of texts with their table positions."""
+    """Yield a partition for each batch of texts with their table positions. With `by_element`, each text of a list is
+    a document."""
     for texts, positions in batches:
-        partition = ScannedPartition(analyze(texts), positions, needed)
+        if by_element:
+            texts, rows, elements = split_lists(texts)
+            positions = document_keys(positions[rows], elements)
+        partition = ScannedPartition(analyze(texts), positions, needed, keeps_empty=by_element)
         if len(partition.positions):
             yield partition

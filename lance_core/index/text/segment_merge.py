@@ -15,7 +15,6 @@ from lance_core.index.index_type import IncompatibleSegments, MergeInput
 from lance_core.index.row_remap import Unchanged
 from lance_core.index.text.bit_packing import Ints, ranges, starts_of
 from lance_core.index.text.builder import TextBuilder
-from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.posting_encoder import PostingLists
 from lance_core.index.text.runs import Run
 from lance_core.index.text.segment_reader import TextPartition, TextSegment
@@ -33,7 +32,7 @@ def add_segment(builder: TextBuilder, merge_input: MergeInput) -> None:
     files = merge_input.segment.files
     opened = TextSegment(merge_input.segment)
     parameters = builder.analyzer.parameters
-    if TextParameters.from_json(opened.parameters, path=opened.path) != parameters:
+    if opened.recorded_parameters() != parameters:
         raise IncompatibleSegments(f"{opened.path}: its texts were analyzed with other parameters")
     for partition in opened.partitions:
         documents = partition.documents
@@ -46,6 +45,7 @@ def add_segment(builder: TextBuilder, merge_input: MergeInput) -> None:
             _runs(lists, partition, retained, builder.next_document),
             rows[retained],
             documents.lengths[retained].astype(np.int64),
+            None if documents.elements is None else documents.elements[retained],
         )
 
 

@@ -8,7 +8,7 @@ allow. Start with `TextSegment`.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -22,6 +22,8 @@ from lance_core.format.row_sets import Ids
 from lance_core.index.index_type import Leaf, MatchedRows, Segment
 from lance_core.index.page_cache import SegmentPages
 from lance_core.index.segment_files import read_all_rows
+from lance_core.index.text.list_elements import ELEMENTS_MAX, Elements
+from lance_core.index.text.parameters import TextParameters, granularity_of
 from lance_core.index.text.positions import TokenPositions, decode_listed_positions, decode_shared_positions
 from lance_core.index.text.posting_decoder import (
     BLOCK_DOCUMENTS,
@@ -38,7 +40,8 @@ from lance_core.storage.lru_cache import LruCache
 METADATA_FILE = "metadata.lance"
 TOKEN, TOKEN_ID = "_token", "_token_id"
 TRANSDUCER = "_token_fst_bytes"
-ROW_NUMBER, TOKEN_COUNT = "_rowid", "_num_tokens"
+ROW_NUMBER, TOKEN_COUNT, ELEMENT = "_rowid", "_num_tokens", "_doc_index_0"
+NESTED_ELEMENT = "_doc_index_1"
 POSTING, LENGTH = "_posting", "_length"
 POSITIONS, SHARED_POSITIONS, POSITION_OFFSETS = "_position", "_compressed_position", "_position_block_offset"
 _BLOCK_SIZES = {"128": BLOCK_DOCUMENTS, "256": LARGE_BLOCK_DOCUMENTS}
@@ -71,10 +74,12 @@ class PartitionDocuments:
     row_numbers: Ids
     lengths: npt.NDArray[np.uint32]
     token_count: int
+    elements: Elements | None = None
+    """Place of each document in the list of its row; `None` if rows are documents."""
 
     @property
     def size(self) -> int:
-        return self.row_numbers.nbytes + self.lengths.nbytes
+        return self.row_numbers.nbytes + self.lengths.nbytes + (0 if self.elements is None else self.elements.nbytes)
 
 
 class TextSegment:
@@ -91,13 +96,15 @@ class TextSegment:
                 f"{path}: posting blocks of {block_size} documents cannot be read; rebuild the index with "
                 "block_size=128"
             )
-        granularity = metadata.get("document_granularity", "row").lower()
-        if granularity != "row":
-            raise Unsupported(f"{path}: each element of a list is a document of its own, which cannot be searched")
-        self.parameters = _metadata_value(metadata, "params", path)
-        """Parameters of the analyzer, in JSON."""
+        self._parameters = _metadata_value(metadata, "params", path)
         numbers = _json_numbers(_metadata_value(metadata, "partitions", path), path)
         self._partitions = tuple(TextPartition(segment, number) for number in numbers)
+
+    def recorded_parameters(self) -> TextParameters:
+        """Return the parameters of the analyzer in the files of the segment, with the granularity in its details."""
+        granularity = granularity_of(self._segment.metadata)
+        parameters = TextParameters.from_json(self._parameters, path=f"{self.path}/{METADATA_FILE}")
+        return replace(parameters, document_granularity=granularity)
 
     @property
     def partitions(self) -> "tuple[TextPartition, ...]":
@@ -207,19 +214,27 @@ class TextPartition:
 
     def _read_documents(self) -> PartitionDocuments:
         path = self._path("docs.lance")
-        file = self._open("docs.lance", (ROW_NUMBER, TOKEN_COUNT))
-        _check_types(file, {ROW_NUMBER: (pa.uint64(),), TOKEN_COUNT: (pa.uint32(),)}, path)
+        expected: dict[str, tuple[pa.DataType, ...]] = {ROW_NUMBER: (pa.uint64(),), TOKEN_COUNT: (pa.uint32(),)}
+        if granularity_of(self._segment.metadata) == "list_element":
+            expected[ELEMENT] = (pa.uint32(),)
+        file = self._open("docs.lance", tuple(expected))
+        _check_types(file, expected, path)
+        if NESTED_ELEMENT in file.schema.names:
+            raise Unsupported(f"{path}: elements of nested lists are documents of their own, which cannot be searched")
         if file.row_count > _DOCUMENTS_MAX:
             raise Unsupported(f"{path}: has {file.row_count} documents; up to {_DOCUMENTS_MAX} can be read")
-        rows = read_all_rows(file, [ROW_NUMBER, TOKEN_COUNT])
-        if rows[ROW_NUMBER].null_count or rows[TOKEN_COUNT].null_count:
+        rows = read_all_rows(file, list(expected))
+        if any(column.null_count for column in rows.columns):
             raise Corrupt("a value is missing", path=path, field=ROW_NUMBER)
         lengths = rows[TOKEN_COUNT].to_numpy()
         total = int(lengths.sum(dtype=np.int64))
         recorded = self._text_metadata(file, "total_tokens", str(total))
         if recorded != str(total):
             raise Corrupt(f"records {recorded} tokens; its documents have {total}", path=path, field="total_tokens")
-        return PartitionDocuments(rows[ROW_NUMBER].to_numpy(), lengths, total)
+        elements = rows[ELEMENT].to_numpy() if ELEMENT in expected else None
+        if elements is not None and int(elements.max(initial=0)) >= ELEMENTS_MAX:
+            raise Unsupported(f"{path}: a list has more than {ELEMENTS_MAX:,} texts, which cannot be searched")
+        return PartitionDocuments(rows[ROW_NUMBER].to_numpy(), lengths, total, elements)
 
     def _read_tokens(self) -> TokenSet:
         path, count = self._path("tokens.lance"), self._postings_file.row_count

@@ -9,6 +9,7 @@ A partition has at most about a million documents, so that the posting list of o
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,11 @@ from pyroaring import BitMap
 
 from lance_core.format.row_sets import Ids
 from lance_core.index.segment_files import SegmentSink, SegmentSource
+from lance_core.index.text.list_elements import Elements
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.posting_encoder import Corpus, PostingEncoder
 from lance_core.index.text.runs import MergedRuns
-from lance_core.index.text.segment_reader import METADATA_FILE
+from lance_core.index.text.segment_reader import ELEMENT, METADATA_FILE
 
 _LAYOUT = {"format_version": "2", "posting_tail_codec": "varint_delta_v1", "posting_block_size": "128"}
 _POSITIONS_LAYOUT = {"positions_layout": "shared_stream_v2", "positions_codec": "packed_delta_v1"}
@@ -36,6 +38,7 @@ _TOKENS = pa.schema(
 _DOCUMENTS = pa.schema(
     [pa.field("_rowid", pa.uint64(), nullable=False), pa.field("_num_tokens", pa.uint32(), nullable=False)]
 )
+_ELEMENT_DOCUMENTS = _DOCUMENTS.append(pa.field(ELEMENT, pa.uint32(), nullable=False))
 _POSTINGS = pa.schema(
     [
         pa.field("_posting", _BLOCKS, nullable=False),
@@ -58,6 +61,8 @@ class PartitionDocuments:
 
     rows: Ids
     lengths: npt.NDArray[np.uint32]
+    elements: Elements | None = None
+    """Place of each document in the list of its row; `None` if rows are documents."""
 
     @property
     def token_count(self) -> int:
@@ -126,9 +131,13 @@ class SegmentWriter:
         file.finish()
 
     def _write_documents(self, name: str, documents: PartitionDocuments) -> None:
-        file = self.sink.create(name, _DOCUMENTS)
+        columns: list[npt.NDArray[np.unsignedinteger[Any]]] = [documents.rows, documents.lengths]
+        schema = _DOCUMENTS
+        if documents.elements is not None:
+            columns, schema = [*columns, documents.elements], _ELEMENT_DOCUMENTS
+        file = self.sink.create(name, schema)
         for start in range(0, len(documents.rows), _ROWS_PER_BATCH):
-            columns = (documents.rows[start:][:_ROWS_PER_BATCH], documents.lengths[start:][:_ROWS_PER_BATCH])
-            file.write(pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=_DOCUMENTS))
+            portion = [pa.array(column[start:][:_ROWS_PER_BATCH]) for column in columns]
+            file.write(pa.RecordBatch.from_arrays(portion, schema=schema))
         file.add_metadata(_TOTAL_TOKENS, str(documents.token_count))
         file.finish()

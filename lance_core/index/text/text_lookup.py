@@ -12,12 +12,14 @@ from lance_core.index.row_remap import SameAddresses
 from lance_core.index.scoped_segments import ScopedSegment
 from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments, read_deleted_positions
 from lance_core.index.text.best_documents import Allowed
+from lance_core.index.text.list_elements import document_keys
 from lance_core.index.text.posting_decoder import Ints
 from lance_core.index.text.scoring import Mask
 from lance_core.index.text.segment_reader import TextPartition, TextSegment
 from lance_core.index.text.statistics import PartitionView
-from lance_core.index.text.text_plan import ColumnPlan, plan_column
+from lance_core.index.text.text_plan import ColumnPlan, granularities_on, granularity_of_query, plan_column
 from lance_core.storage.lru_cache import LruCache
+from lance_core.text import Granularity, Query
 from lance_core.versions.snapshot import Snapshot
 
 _FRAGMENTS_IN_ORDER_MAX = 256
@@ -64,18 +66,31 @@ class TextLookup:
         return _segments.get_or_create(key, lambda: TextSegment(self.lookup.coverage.segment_of(metadata)))
 
     @cached_property
-    def plans(self) -> dict[tuple[str, bool], ColumnPlan]:
-        """Plans of the columns that were searched, by column and whether all rows are read."""
+    def _granularities(self) -> dict[str, set[str]]:
         return {}
 
-    def plan(self, column: str, *, exact: bool) -> ColumnPlan:
-        key = (column, exact)
+    def granularity_of(self, query: Query) -> Granularity:
+        """Return the unit that a bound query scores."""
+        return granularity_of_query(self.base, query, self._granularities_on)
+
+    def _granularities_on(self, column: str) -> set[str]:
+        if column not in self._granularities:
+            self._granularities[column] = granularities_on(self.base, self.coverage, column)
+        return self._granularities[column]
+
+    @cached_property
+    def plans(self) -> dict[tuple[str, bool, Granularity], ColumnPlan]:
+        """Plans of the columns that were searched, by column, whether all rows are read, and the unit of documents."""
+        return {}
+
+    def plan(self, column: str, *, exact: bool, granularity: Granularity) -> ColumnPlan:
+        key = (column, exact, granularity)
         if key not in self.plans:
-            self.plans[key] = plan_column(self.base, self.coverage, column, exact=exact)
+            self.plans[key] = plan_column(self.base, self.coverage, column, exact=exact, granularity=granularity)
         return self.plans[key]
 
     def views(self, scope: ScopedSegment) -> list[PartitionView]:
-        """Return the partitions of a segment with the table positions of their documents."""
+        """Return the partitions of a segment with the table positions of their documents, or the keys of elements."""
         return [self._create_view(scope, each) for each in self.segment(scope.coverage).partitions]
 
     def _create_view(self, scope: ScopedSegment, partition: TextPartition) -> PartitionView:
@@ -93,7 +108,8 @@ class TextLookup:
             is_deleted = np.zeros(self.order.row_count + 1, dtype=np.bool_)  # the last one stands for no position
             is_deleted[deleted] = True
             positions = np.where(is_deleted[positions], NO_POSITION, positions)
-        return PartitionView.of(partition, positions)
+        elements = partition.documents.elements
+        return PartitionView.of(partition, positions if elements is None else document_keys(positions, elements))
 
     def _positions_in_order(self, fragments: BitMap, addresses: Ids) -> Ints:
         """Return the positions of ascending addresses; those outside the fragments have none. Addresses that are

@@ -3,7 +3,7 @@
 Planning opens no index file.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -15,9 +15,21 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.scoped_segments import ScopedSegment, fragments_of, scope_segments
 from lance_core.index.supported_types import is_json, is_list, is_text
+from lance_core.index.text.parameters import granularity_of
 from lance_core.scan.column_resolution import resolve_columns
 from lance_core.scan.explain import format_ranges
-from lance_core.text import Boolean, Boost, Match, Phrase, Query, TextRequest, bind_columns, names_every_column
+from lance_core.text import (
+    BestOf,
+    Boolean,
+    Boost,
+    Granularity,
+    Match,
+    Phrase,
+    Query,
+    TextRequest,
+    bind_columns,
+    names_every_column,
+)
 from lance_core.versions.snapshot import Snapshot
 
 INVERTED_MESSAGE = "InvertedIndexDetails"
@@ -107,10 +119,60 @@ def _check_leaf(base: Snapshot, query: Match | Phrase, column: str, *, highlight
         )
 
 
-def plan_column(base: Snapshot, coverage: Coverage | None, column: str, *, exact: bool) -> ColumnPlan:
-    """Choose the index on a column with the largest coverage."""
+def granularity_of_query(
+    base: Snapshot, query: Query, granularities_on: Callable[[str], Collection[str]]
+) -> Granularity:
+    """Return the unit that a bound query scores: that of its parts, or else that of the indices on their columns, which
+    `granularities_on` returns. A column without an index is scored by rows."""
+    found = {_granularity_of_leaf(base, leaf, granularities_on) for leaf in leaves_of(query)}
+    if found <= {"row"}:
+        return "row"
+    if len(found) > 1:
+        raise InvalidInput(
+            f"{base.location.uri}: the query scores rows in one part and elements of lists in another; choose columns "
+            "whose indices have the same document_granularity, or name it in each part"
+        )
+    if len(set(query.columns)) > 1:
+        raise InvalidInput(
+            f"{base.location.uri}: a query that scores elements of lists searches one column, not "
+            f"{', '.join(query.columns)}; choose one with columns="
+        )
+    return "list_element"
+
+
+def _granularity_of_leaf(
+    base: Snapshot, leaf: Match | Phrase, granularities_on: Callable[[str], Collection[str]]
+) -> Granularity:
+    assert leaf.column is not None
+    if leaf.document_granularity is not None:
+        if leaf.document_granularity == "list_element" and not is_list(column_type(base, leaf.column)):
+            raise InvalidInput(
+                f"{base.location.uri}: column {leaf.column!r} is no list, whose elements document_granularity="
+                "'list_element' scores"
+            )
+        return leaf.document_granularity
+    recorded = granularities_on(leaf.column)
+    if len(recorded) > 1:
+        raise InvalidInput(
+            f"{base.location.uri}: column {leaf.column!r} has full-text indices of rows and of list elements; name "
+            "document_granularity= in the Match or Phrase"
+        )
+    return "list_element" if "list_element" in recorded else "row"
+
+
+def granularities_on(base: Snapshot, coverage: Coverage | None, column: str) -> set[str]:
+    """Return the units that the indices on a column score."""
+    indices = [] if coverage is None else list(_indices_on(base, coverage, column))
+    return {granularity_of(segments[0].metadata) for segments in indices}
+
+
+def plan_column(
+    base: Snapshot, coverage: Coverage | None, column: str, *, exact: bool, granularity: Granularity = "row"
+) -> ColumnPlan:
+    """Choose the index on a column with the largest coverage, among those that score this unit."""
     live = BitMap(fragment.id for fragment in base.manifest.message.fragments)
     indices = [] if coverage is None else list(_indices_on(base, coverage, column))
+    indices = [segments for segments in indices if granularity_of(segments[0].metadata) == granularity]
     usable = [segments for segments in indices if any(segment.kind is not None for segment in segments)]
     first = _first_segment(usable or indices)
     if exact:
@@ -136,12 +198,15 @@ def is_text_segment(metadata: IndexMetadata) -> bool:
     return metadata.kind == INVERTED_MESSAGE
 
 
-def explain_columns(base: Snapshot, request: TextRequest, query: Query, plans: Sequence[ColumnPlan]) -> Iterator[str]:
+def explain_columns(
+    base: Snapshot, request: TextRequest, query: Query, plans: Sequence[ColumnPlan], granularity: Granularity
+) -> Iterator[str]:
     """Yield the lines that describe a search."""
     live = len(base.manifest.message.fragments)
     yield f"text search {base.location.uri} at version {base.version}"
     yield f"  query     {_describe(query)}"
-    yield f"  best      {request.k} rows by BM25 score; equal scores in table order"
+    unit = "rows" if granularity == "row" else "elements of lists"
+    yield f"  best      {request.k} {unit} by BM25 score; equal scores in table order"
     if request.filter is not None:
         yield f"  filter    {request.filter}, before the search: {request.k} rows are returned if as many match"
     for plan in plans:
@@ -165,6 +230,21 @@ def explain_columns(base: Snapshot, request: TextRequest, query: Query, plans: S
     yield "  answer    exact: the best of all rows that match"
 
 
+def leaves_of(query: Query) -> Iterator[Match | Phrase]:
+    """Yield the leaves of a bound query."""
+    match query:
+        case Match() | Phrase():
+            yield query
+        case BestOf():
+            yield from query.queries
+        case Boost():
+            yield from leaves_of(query.positive)
+            yield from leaves_of(query.negative)
+        case Boolean():
+            for clause in query.clauses:
+                yield from leaves_of(clause)
+
+
 def _describe(query: Query) -> str:
     match query:
         case Match():
@@ -185,11 +265,13 @@ def _describe(query: Query) -> str:
 
 
 def _default_columns(base: Snapshot, coverage: Coverage | None) -> tuple[str, ...]:
-    """Return the columns that are searched by default: the text columns with a full-text index, or else the JSON
-    columns with one. A query of JSON columns has another form, so they are never searched together."""
+    """Return the columns that are searched by default: the text columns with a full-text index of rows, or else those
+    with one of list elements, or else the JSON columns with one. These are never searched together, since a query of
+    JSON columns has another form, and elements are no rows."""
     columns = tuple(_indexed_columns(base, coverage))
     texts = tuple(column for column in columns if not is_json(column_type(base, column)))
-    return texts or columns
+    by_row = tuple(column for column in texts if "row" in granularities_on(base, coverage, column))
+    return by_row or texts or columns
 
 
 def _indexed_columns(base: Snapshot, coverage: Coverage | None) -> Iterator[str]:

@@ -8,9 +8,8 @@ with equal scores come in table order. The fragments of a segment that cannot be
 it. Start with `search`.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from weakref import ref
 
 import numpy as np
@@ -28,6 +27,13 @@ from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.best_documents import Allowed
 from lance_core.index.text.checked_partition import CheckedPartition, UnreadableSegment
 from lance_core.index.text.highlights import HIGHLIGHTS, Highlighter
+from lance_core.index.text.list_elements import (
+    DOCUMENT_INDEX,
+    Elements,
+    as_document_index,
+    elements_of_keys,
+    positions_of_keys,
+)
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.posting_decoder import Ints
 from lance_core.index.text.query import (
@@ -41,7 +47,7 @@ from lance_core.index.text.query import (
     score_at,
 )
 from lance_core.index.text.scanned_texts import NeededTerms, ScannedPartition, scan_partitions
-from lance_core.index.text.scoring import Mask
+from lance_core.index.text.scoring import Floats, Mask
 from lance_core.index.text.statistics import CorpusStatistics, PartitionView
 from lance_core.index.text.text_lookup import TextLookup
 from lance_core.index.text.text_plan import (
@@ -49,6 +55,7 @@ from lance_core.index.text.text_plan import (
     bind_query,
     column_type,
     explain_columns,
+    leaves_of,
     plan_column,
 )
 from lance_core.index.verification import may_list_old_values, missed_fragments
@@ -56,7 +63,7 @@ from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.take import RowPositions, take_positions
 from lance_core.storage.lru_cache import LruCache
-from lance_core.text import BestOf, Boolean, Boost, Match, Phrase, Query, TextRequest
+from lance_core.text import BestOf, Boolean, Boost, Granularity, Match, Phrase, Query, TextRequest
 from lance_core.versions.snapshot import Snapshot
 
 SCORE = "_score"
@@ -70,10 +77,14 @@ _SCANNED_BYTES_MAX = 64 << 20
 def search(base: Snapshot, request: TextRequest) -> pa.Table:
     """Return the rows that match a query best, with their scores."""
     request = check_request(request)
-    columns = result_columns(base, request)
     searcher = TextSearcher(base, request)
+    columns = _result_columns(base, request, searcher.granularity)
     rows = searcher.best()
-    return _read_rows(base, searcher.lookup.order.locate(rows.positions), rows.scores, columns, searcher.highlighter())
+    positions, elements = rows.positions, None
+    if searcher.granularity == "list_element":
+        positions, elements = positions_of_keys(rows.positions), elements_of_keys(rows.positions)
+    located = searcher.lookup.order.locate(positions)
+    return _read_rows(base, _Found(located, rows.scores, elements), columns, searcher.highlighter())
 
 
 def explain_search(base: Snapshot, request: TextRequest) -> str:
@@ -81,8 +92,12 @@ def explain_search(base: Snapshot, request: TextRequest) -> str:
     request = check_request(request)
     lookup = TextLookup.of(base)
     query = bind_query(base, lookup.coverage, request)
-    plans = [plan_column(base, lookup.coverage, column, exact=request.exact) for column in query.columns]
-    return "\n".join(explain_columns(base, request, query, plans))
+    granularity = lookup.granularity_of(query)
+    plans = [
+        plan_column(base, lookup.coverage, column, exact=request.exact, granularity=granularity)
+        for column in query.columns
+    ]
+    return "\n".join(explain_columns(base, request, query, plans, granularity))
 
 
 def check_request(request: TextRequest) -> TextRequest:
@@ -104,6 +119,8 @@ class TextSearcher:
         self._base, self._request = base, request
         self.lookup = TextLookup.of(base)
         self.query = bind_query(base, self.lookup.coverage, request)
+        self.granularity = self.lookup.granularity_of(self.query)
+        """Unit of the documents. The positions of list elements are keys of `list_elements.py`."""
         self._unreadable: set[object] = set()
         self._columns: dict[str, ColumnQueries] = {}
 
@@ -180,12 +197,12 @@ class TextSearcher:
         return self._columns[column]
 
     def _plan(self, column: str) -> ColumnPlan:
-        return self.lookup.plan(column, exact=self._request.exact)
+        return self.lookup.plan(column, exact=self._request.exact, granularity=self.granularity)
 
     def _analyzer(self, column: str) -> Analyzer:
         """Return the analyzer of the index on a column; without an index, that of pylance's defaults."""
         plan = self._plan(column)
-        parameters = TextParameters(with_position=True)
+        parameters = TextParameters(with_position=True, document_granularity=self.granularity)
         name = None if plan.index is None else plan.index.metadata.name
         if plan.index is not None:
             parameters = self._recorded_parameters(plan.index)
@@ -199,14 +216,14 @@ class TextSearcher:
         """Return the parameters in the files of a segment, or else in its details, which lack custom stop words."""
         if index.kind is not None:
             try:
-                return TextParameters.from_json(json.loads(self.lookup.segment(index).parameters))
+                return self.lookup.segment(index).recorded_parameters()
             except UNREADABLE_ERRORS:  # the search of the segment warns and scans
                 pass
         return TextParameters.from_details(bytes(index.metadata.message.index_details.value))
 
     def _open_column(self, column: str) -> OpenColumn:
         """Return the partitions of a column, from the cache if they do not depend on the query."""
-        key = (id(self.lookup), column, self._request.exact, frozenset(self._unreadable))
+        key = (id(self.lookup), column, self.granularity, self._request.exact, frozenset(self._unreadable))
         cached = _open_columns.get(key)
         if cached is not None and cached[0]() is self.lookup:
             return cached[1]
@@ -275,7 +292,8 @@ class TextSearcher:
         cached = self.lookup.allowed.get(key)
         if cached is not None and cached[0].positions is view.positions and cached[1] is selected:
             return cached[2]
-        mask = selected[np.maximum(view.positions, 0)]
+        positions = view.positions if self.granularity == "row" else positions_of_keys(view.positions)
+        mask = selected[np.maximum(positions, 0)]
         allowed = Allowed.of(mask if view.live is None else mask & view.live.mask)
         self.lookup.allowed.put(key, (view, selected, allowed), allowed.size)
         return allowed
@@ -294,7 +312,7 @@ class TextSearcher:
                 break
         else:
             return views, True
-        leaves = [leaf for leaf in _leaves(self.query) if leaf.column == column]
+        leaves = [leaf for leaf in leaves_of(self.query) if leaf.column == column]
         return list(self._scan_partitions(column, analyzer, fragments, needed_terms(analyzer, leaves))), False
 
     def _scan_partitions(
@@ -307,7 +325,8 @@ class TextSearcher:
             for batch in scan(self._base.location, plan):
                 yield batch.column(0), self.lookup.order.positions(batch.column(1).to_numpy())
 
-        for partition in scan_partitions(batches(), analyzer.analyze_all, needed):
+        by_element = self.granularity == "list_element"
+        for partition in scan_partitions(batches(), analyzer.analyze_all, needed, by_element=by_element):
             yield PartitionView.of(partition, partition.positions)
 
 
@@ -327,20 +346,6 @@ def _changed_fragments(base: Snapshot, fragments: BitMap) -> BitMap:
     )
 
 
-def _leaves(query: Query) -> Iterator[Leaf]:
-    match query:
-        case Match() | Phrase():
-            yield query
-        case BestOf():
-            yield from query.queries
-        case Boost():
-            yield from _leaves(query.positive)
-            yield from _leaves(query.negative)
-        case Boolean():
-            for clause in query.clauses:
-                yield from _leaves(clause)
-
-
 def _positive_leaves(query: Query) -> Iterator[Leaf]:
     """Yield the leaves whose words a matching row has."""
     match query:
@@ -350,13 +355,21 @@ def _positive_leaves(query: Query) -> Iterator[Leaf]:
             for clause in (*query.must, *query.should):
                 yield from _positive_leaves(clause)  # type: ignore[arg-type]
         case _:
-            yield from _leaves(query)
+            yield from leaves_of(query)
 
 
 def result_columns(base: Snapshot, request: TextRequest) -> list[str]:
-    """Return the columns of the result. The score comes after the selected columns, and highlights come last."""
+    """Return the columns of the result. The score comes after the selected columns, and highlights come last. If
+    elements of lists are scored, their places come before the score."""
+    lookup = TextLookup.of(base)
+    return _result_columns(base, request, lookup.granularity_of(bind_query(base, lookup.coverage, request)))
+
+
+def _result_columns(base: Snapshot, request: TextRequest, granularity: Granularity) -> list[str]:
     names = base.manifest.schema.arrow.names
     added = [SCORE, *([HIGHLIGHTS] if request.highlight else [])]
+    if granularity == "list_element":
+        added.insert(0, DOCUMENT_INDEX)
     for name in added:
         if name in names:
             raise InvalidInput(
@@ -367,16 +380,27 @@ def result_columns(base: Snapshot, request: TextRequest) -> list[str]:
     return [*requested, *(name for name in added if name not in requested)]
 
 
-def _read_rows(
-    base: Snapshot, positions: RowPositions, scores: np.ndarray, columns: Sequence[str], highlighter: Highlighter | None
-) -> pa.Table:
-    computed: dict[str, pa.Array] = {SCORE: pa.array(scores.astype(np.float32))}
-    stored = [name for name in columns if name not in (SCORE, HIGHLIGHTS)]
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Documents that a search returns."""
+
+    positions: RowPositions
+    scores: Floats
+    elements: Elements | None
+    """Places of the documents in lists; `None` if rows are documents."""
+
+
+def _read_rows(base: Snapshot, found: _Found, columns: Sequence[str], highlighter: Highlighter | None) -> pa.Table:
+    positions = found.positions
+    computed: dict[str, pa.Array] = {SCORE: pa.array(found.scores.astype(np.float32))}
+    if found.elements is not None:
+        computed[DOCUMENT_INDEX] = as_document_index(found.elements)
     if highlighter is not None:
         texts = take_positions(base.location, base.manifest, positions, highlighter.columns)
-        computed[HIGHLIGHTS] = highlighter.mark(texts)
+        computed[HIGHLIGHTS] = highlighter.mark(texts, found.elements)
+    stored = [name for name in columns if name not in computed]
     rows = take_positions(base.location, base.manifest, positions, stored) if stored else None
-    if rows is not None and highlighter is None and columns[-1] == SCORE:
+    if rows is not None and len(computed) == 1 and columns[-1] == SCORE:
         return rows.append_column(_SCORE_FIELD, computed[SCORE])
     by_name: Mapping[str, pa.ChunkedArray] = {} if rows is None else dict(zip(stored, rows.columns, strict=True))
     fields = {name: pa.field(name, array.type) for name, array in computed.items()}

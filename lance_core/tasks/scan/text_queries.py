@@ -15,6 +15,7 @@ import pyarrow as pa
 from lance_core.datafiles.conform import Conversion, conform
 from lance_core.errors import InvalidInput
 from lance_core.index.text.highlights import HIGHLIGHTS, HIGHLIGHTS_TYPE
+from lance_core.index.text.list_elements import DOCUMENT_INDEX, DOCUMENT_INDEX_TYPE
 from lance_core.index.text.text_search import SCORE, check_request, explain_search, result_columns, search
 from lance_core.scan.plan import plan_scan
 from lance_core.tasks.partitioning import VersionHeader
@@ -87,7 +88,7 @@ def plan_text_queries(
         raise InvalidInput(
             f"{uri}: both sides have a column {common[0]!r}; rename that of the frame, or choose select= of the table"
         )
-    added = {SCORE: pa.float32(), HIGHLIGHTS: HIGHLIGHTS_TYPE}
+    added = {SCORE: pa.float32(), HIGHLIGHTS: HIGHLIGHTS_TYPE, DOCUMENT_INDEX: DOCUMENT_INDEX_TYPE}
     fields = [pa.field(name, added[name]) if name in added else _stored_field(base, name) for name in names]
     return replace(request, select=names), pa.schema(fields)
 
