@@ -3,8 +3,9 @@ those of that work.
 
     python -m benchmarks.vector_process '{"work": "build", "system": "ours", ...}'
 
-It prints the processor time of the work in seconds, and the largest memory of the process in MB. The same work on
-another table, if there is one, loads the libraries before the time starts. Start with `run`, which the workloads call.
+It prints the time and the processor time of the work in seconds, and the largest memory of the process in MB. The same
+work on another table, if there is one, loads the libraries before the time starts. Start with `run`, which the
+workloads call.
 """
 
 import json
@@ -24,6 +25,7 @@ from benchmarks.vectors import BUILDS, Build, OurSearch, PylanceSearch, Search, 
 class ProcessFigures:
     """Figures of the work of one process."""
 
+    seconds: float
     processor_seconds: float
     peak_megabytes: int
 
@@ -35,8 +37,8 @@ def run(
     request = {"work": work, "system": system, "uri": uri, "options": options and dict(options), **parameters}
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.vector_process", json.dumps(request)]
     answer = subprocess.run(command, check=True, capture_output=True, text=True)
-    seconds, megabytes = answer.stdout.split()[-2:]
-    return ProcessFigures(float(seconds), int(megabytes))
+    seconds, processor_seconds, megabytes = answer.stdout.split()[-3:]
+    return ProcessFigures(float(seconds), float(processor_seconds), int(megabytes))
 
 
 def main(request: Mapping[str, object]) -> None:
@@ -48,7 +50,7 @@ def main(request: Mapping[str, object]) -> None:
         )
         if other := request.get("loaded_by"):
             BUILDS[system](str(other), replace(build, partitions=2), options)
-        begin = time.process_time()
+        begin = _clocks()
         BUILDS[system](uri, build, options)
     else:
         search = Search(
@@ -65,12 +67,18 @@ def main(request: Mapping[str, object]) -> None:
             searcher = open_system(uri, options)
             for _ in range(warm_ups):
                 searcher(queries, search)
-            begin = time.process_time()
+            begin = _clocks()
             searcher(queries, search)
         else:
-            begin = time.process_time()
+            begin = _clocks()
             open_system(uri, options)(queries, search)
-    print(time.process_time() - begin, _peak_megabytes())
+    seconds, processor_seconds = _clocks()
+    print(seconds - begin[0], processor_seconds - begin[1], _peak_megabytes())
+
+
+def _clocks() -> tuple[float, float]:
+    """Return the time and the processor time of this process so far."""
+    return time.perf_counter(), time.process_time()
 
 
 def _queries(request: Mapping[str, object]) -> Vectors:

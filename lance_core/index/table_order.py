@@ -68,8 +68,3 @@ def read_deleted_positions(base: Snapshot, order: TableOrder, fragments: BitMap)
         return offsets + order.start_of(fragment.id)
 
     return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *map_in_order(deleted, damaged)]))
-
-
-def is_in_fragments(fragments: BitMap, addresses: Ids) -> npt.NDArray[np.bool_]:
-    ids = np.frombuffer(fragments.to_array(), dtype=np.uint32)
-    return np.isin(addresses >> np.uint64(HALF_BITS), ids)

@@ -8,9 +8,9 @@ from pyroaring import BitMap
 from lance_core.format.row_sets import HALF_BITS, Ids
 from lance_core.index.coverage import Coverage, SegmentCoverage
 from lance_core.index.lookup import IndexLookup
-from lance_core.index.row_remap import SameAddresses
+from lance_core.index.row_remap import SameAddresses, mask_within
 from lance_core.index.scoped_segments import ScopedSegment
-from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments, read_deleted_positions
+from lance_core.index.table_order import NO_POSITION, TableOrder, read_deleted_positions
 from lance_core.index.text.best_documents import Allowed
 from lance_core.index.text.list_elements import document_keys
 from lance_core.index.text.posting_decoder import Ints
@@ -101,7 +101,7 @@ class TextLookup:
             positions = self._positions_in_order(scope.fragments, row_numbers)
         else:
             addresses, is_listed = row_remap.remap(row_numbers)
-            is_listed = is_listed & is_in_fragments(scope.fragments, addresses)
+            is_listed = is_listed & mask_within(addresses, scope.fragments)
             positions = np.where(is_listed, self.order.positions(addresses), NO_POSITION)
         deleted = read_deleted_positions(self.base, self.order, scope.fragments)
         if len(deleted):

@@ -18,7 +18,8 @@ from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.row_sets import Ids
 from lance_core.format.vector_index import IvfPartitions, decode_tensor
 from lance_core.index.vector.quantizers import FlatCodes, ProductCodes, Quantizer, ScalarCodes, Vectors
-from lance_core.index.vector.rabit import BITS_MAX, ROUNDS, RabitCodes, fast_rotation
+from lance_core.index.vector.rabit import BITS_MAX, RabitCodes
+from lance_core.index.vector.rotation import ROUNDS, Rotation
 from lance_core.scan.vector_search import Metric
 
 INDEX_FILE, STORAGE_FILE = "index.idx", "auxiliary.idx"
@@ -204,14 +205,13 @@ def _read_rabit_codes(
         matrix = decode_tensor(buffer, path=path, field="rotation").astype(np.float32)
         if matrix.shape != (dimension, dimension):
             raise Corrupt(f"its rotation has the shape {matrix.shape}", path=path, field="rotation")
-        codes = RabitCodes(bits, None, np.ascontiguousarray(matrix.T), is_dot, is_packed)
+        rotation = Rotation(dimension, stored_matrix=np.ascontiguousarray(matrix.T))
     else:
         signs = np.array(details["fast_rotation_signs"], dtype=np.int64)
         if len(signs) != ROUNDS * (dimension // 8) or not ((signs >= 0) & (signs < 256)).all():
             raise Corrupt(f"it has {len(signs)} bytes of signs", path=path, field="fast_rotation_signs")
-        codes = RabitCodes(
-            bits, signs.astype(np.uint8), fast_rotation(signs.astype(np.uint8), dimension), is_dot, is_packed
-        )
+        rotation = Rotation(dimension, signs.astype(np.uint8))
+    codes = RabitCodes(bits, rotation, is_dot, is_packed)
     names = {each.name for each in codes.columns(dimension, pa.null())}
     if missing := names - set(storage.schema.names):
         raise Unsupported(f"{path}: it has no column {min(missing)!r}; a newer or older release wrote its RaBitQ codes")

@@ -21,12 +21,10 @@ import pyarrow as pa
 
 from lance_core.format.vector_index import encode_tensor
 from lance_core.index.vector.quantizers import Array, AssignedVectors, Codes, Quantizer, Vectors
+from lance_core.index.vector.rotation import Bytes, Rotation, random_rotation
 from lance_core.scan.vector_search import Metric
 
-Bytes = npt.NDArray[np.uint8]
 BITS_MAX = 9
-ROUNDS = 4
-"""Rounds of the fast rotation."""
 _BLOCK_ROWS, _BLOCK_DIMENSIONS = 32, 64
 _SIGN_ORDER = np.array([0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15])
 _EVERY_BYTE = 0x0101010101010101
@@ -34,21 +32,18 @@ _ERROR_WIDTH = 1.9
 """Number of standard deviations in the bound of the error."""
 _STEP_FACTORS = (0.68, 0.8, 0.9, 1.0)
 """Distances between levels that are tried for each row, relative to those that reach its largest number."""
-_ENCODED_ROWS = 8192
+_ENCODED_ROWS, _COMPARED_ROWS = 8192, 1024
 _NAMES = ("_rabit_codes", "__add_factors", "__scale_factors", "__error_factors")
 _EXTENDED_NAMES = ("__blocked_ex_codes", "__add_factors_ex", "__scale_factors_ex")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RabitCodes:
-    """RaBitQ quantization with the signs of a fast rotation, or with a rotation matrix."""
+    """RaBitQ quantization of rotated vectors."""
 
     compression = "RQ"
     num_bits: int
-    signs: Bytes | None
-    """Signs of the fast rotation, as the file stores them."""
-    rotation: Vectors
-    """Matrix by which vectors are multiplied from the right."""
+    rotation: Rotation
     is_dot: bool = False
     is_packed: bool = True
 
@@ -70,13 +65,14 @@ class RabitCodes:
         )
 
     def encode(self, vectors: AssignedVectors) -> Codes:
-        centroids = vectors.centroids @ self.rotation
+        rotation = self.rotation.matrix
+        centroids = vectors.centroids @ rotation
         parts = []
         for start in range(0, len(vectors.floats), _ENCODED_ROWS):
             rows = slice(start, start + _ENCODED_ROWS)
             partitions = vectors.partitions[rows]
             differences = vectors.floats[rows] - vectors.centroids[partitions]
-            parts.append(self._encode(np.asarray(differences @ self.rotation, dtype=np.float32), centroids[partitions]))
+            parts.append(self._encode(np.asarray(differences @ rotation, dtype=np.float32), centroids[partitions]))
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     @property
@@ -97,6 +93,20 @@ class RabitCodes:
         numbers |= others.view(np.uint64)
         return numbers.view(np.uint8)
 
+    def products(self, searched: Codes, rotated: Vectors) -> Vectors:
+        """Return the products of the codes of a partition with one rotated query, block by block: memory that is used
+        again takes less time than new memory."""
+        query = self.expanded(rotated[None])[0]
+        products = np.empty(len(searched[0]), dtype=np.float32)
+        floats = np.empty((_COMPARED_ROWS, len(query)), dtype=np.float32)
+        for start in range(0, len(products), _COMPARED_ROWS):
+            rows = slice(start, start + _COMPARED_ROWS)
+            numbers = self.numbers(tuple(column[rows] for column in searched))
+            block = floats[: len(numbers)]
+            block[:] = numbers
+            np.einsum("ij,j->i", block, query, out=products[rows])  # a product of matrices would start threads
+        return products - np.float32(self.offset * rotated.sum(dtype=np.float64))
+
     def expanded(self, rotated: Vectors) -> Vectors:
         """Return rotated queries whose products with `numbers` are those with the codes."""
         if self.num_bits <= 8:
@@ -106,7 +116,7 @@ class RabitCodes:
     @property
     def query_size(self) -> int:
         """Number of values of an expanded query."""
-        return len(self.rotation) * (1 if self.num_bits <= 8 else 2)
+        return self.rotation.dimension * (1 if self.num_bits <= 8 else 2)
 
     def factors(self, searched: Codes) -> tuple[Vectors, Vectors]:
         """Return the summands and scales of a partition, for all bits."""
@@ -121,11 +131,12 @@ class RabitCodes:
     def describe(
         self, dimension: int, dtype: np.dtype[np.generic], add_buffer: Callable[[bytes], int]
     ) -> Mapping[str, Any]:
-        matrix = None if self.signs is not None else add_buffer(encode_tensor(self.rotation.T))
+        signs = self.rotation.signs
+        matrix = None if signs is not None else add_buffer(encode_tensor(self.rotation.matrix.T))
         return {
             "rotate_mat_position": matrix,
-            "fast_rotation_signs": None if self.signs is None else self.signs.tolist(),
-            "rotation_type": "matrix" if self.signs is None else "fast",
+            "fast_rotation_signs": None if signs is None else signs.tolist(),
+            "rotation_type": "matrix" if signs is None else "fast",
             "code_dim": dimension,
             "num_bits": self.num_bits,
             "packed": self.is_packed,
@@ -136,7 +147,7 @@ class RabitCodes:
         return (
             isinstance(other, RabitCodes)
             and (self.num_bits, self.is_dot) == (other.num_bits, other.is_dot)
-            and np.array_equal(self.rotation, other.rotation)
+            and self.rotation.equals(other.rotation)
         )
 
     def _encode(self, residuals: Vectors, centroids: Vectors) -> Codes:
@@ -198,41 +209,8 @@ class RabitCodes:
 
 
 def new_rabit_codes(dimension: int, num_bits: int, metric: Metric, seed: int) -> RabitCodes:
-    """Return the quantization of a new segment, with random signs."""
-    signs = np.random.default_rng(seed).integers(0, 256, ROUNDS * -(-dimension // 8)).astype(np.uint8)
-    return RabitCodes(num_bits, signs, fast_rotation(signs, dimension), metric is Metric.DOT)
-
-
-def fast_rotation(signs: Bytes, dimension: int) -> Vectors:
-    """Return the matrix of the rotation that consists of rounds of sign changes and Walsh-Hadamard transforms."""
-    rows = np.eye(dimension)
-    size = 1 << (dimension.bit_length() - 1)
-    for number, bits in enumerate(signs.reshape(ROUNDS, -1)):
-        is_negated = np.unpackbits(bits, bitorder="little")[:dimension].astype(np.bool_)
-        rows[:, is_negated] *= -1
-        start = 0 if number % 2 == 0 else dimension - size
-        rows[:, start : start + size] = _walsh_hadamard(rows[:, start : start + size]) / np.sqrt(size)
-        if size != dimension:
-            half = dimension // 2
-            low, high = rows[:, :half].copy(), rows[:, half : 2 * half].copy()
-            rows[:, :half], rows[:, half : 2 * half] = low + high, low - high
-    if size != dimension:
-        rows *= 0.25
-    return np.ascontiguousarray(rows, dtype=np.float32)
-
-
-def _walsh_hadamard(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the transforms of rows. A matrix product would start threads, which takes longer for one small matrix."""
-    count, size = rows.shape
-    result = np.array(rows)
-    width = 1
-    while width < size:
-        pairs = result.reshape(count, size // (2 * width), 2, width)
-        differences = pairs[:, :, 0] - pairs[:, :, 1]
-        pairs[:, :, 0] += pairs[:, :, 1]
-        pairs[:, :, 1] = differences
-        width *= 2
-    return result
+    """Return the quantization of a new segment, with a random rotation."""
+    return RabitCodes(num_bits, random_rotation(dimension, seed), metric is Metric.DOT)
 
 
 def _pack_signs(codes: Bytes) -> Bytes:

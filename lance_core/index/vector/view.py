@@ -14,12 +14,15 @@ from pyroaring import BitMap
 
 from lance_core.format.row_sets import Ids
 from lance_core.index.index_type import RowRemap
-from lance_core.index.table_order import NO_POSITION, TableOrder, is_in_fragments
+from lance_core.index.row_remap import mask_within
+from lance_core.index.table_order import NO_POSITION, TableOrder
 from lance_core.index.vector.quantizers import Ints
 from lance_core.index.vector.segment import LoadedPartitions, Mask, VectorSegment
 from lance_core.storage.lru_cache import LruCache
 
 _MASKS_CACHED_MAX = 4
+_ROWS_AT_A_TIME = 8192
+"""Rows whose positions are computed at a time: memory that is used again takes less time than new memory."""
 
 
 class SegmentView:
@@ -48,9 +51,11 @@ class SegmentView:
         with self._lock:
             missing = np.unique(partitions[~self._is_known[partitions]])
             ordinals = self._ordinals(missing)
-            positions = self._current_positions(loaded.row_numbers[ordinals])
-            self._positions[ordinals] = positions
-            self._unusable += int((positions == NO_POSITION).sum())
+            for start in range(0, len(ordinals), _ROWS_AT_A_TIME):
+                rows = ordinals[start : start + _ROWS_AT_A_TIME]
+                positions = self._current_positions(loaded.row_numbers[rows])
+                self._positions[rows] = positions
+                self._unusable += int((positions == NO_POSITION).sum())
             self._is_known[missing] = True
 
     def allowed(self, partitions: Ints, selected: Mask | None) -> Any:
@@ -110,7 +115,7 @@ class SegmentView:
     def _current_positions(self, row_numbers: Ids) -> Ints:
         addresses, is_listed = self._row_remap.remap(row_numbers)
         positions = self._order.positions(addresses)
-        is_listed = is_listed & is_in_fragments(self._fragments, addresses) & (positions != NO_POSITION)
+        is_listed = is_listed & mask_within(addresses, self._fragments) & (positions != NO_POSITION)
         if len(self._deleted):
             place = np.minimum(np.searchsorted(self._deleted, positions), len(self._deleted) - 1)
             is_listed &= self._deleted[place] != positions

@@ -1,5 +1,6 @@
 """RaBitQ codes: those of pylance are read, and encoding the same vectors under its model gives the same factors."""
 
+import shutil
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def test_codes_of_pylance(tmp_path: Path, bits: int, metric: Metric) -> None:
     stored = read_model(files.open(INDEX_FILE), files.open(STORAGE_FILE), path="")
     quantizer = stored.model.quantizer
     assert isinstance(quantizer, RabitCodes)
-    np.testing.assert_allclose(quantizer.rotation @ quantizer.rotation.T, np.eye(size), atol=1e-5)
+    np.testing.assert_allclose(quantizer.rotation.matrix @ quantizer.rotation.matrix.T, np.eye(size), atol=1e-5)
     rows, columns = read_codes(files.open(STORAGE_FILE), stored.code_columns, 0, 300, path="")
     source = pa.record_batch({"value": vectors, "row": pa.array(np.arange(300, dtype=np.uint64))})
     (ours,) = encode_rows([source], stored.model)
@@ -80,7 +81,7 @@ def loss_of(
     quantizer: RabitCodes, metric: Metric, codes: tuple[Any, ...], points: np.ndarray, centroid: np.ndarray
 ) -> float:
     """Return how far the numbers of all bits are from the direction of the residuals, and check their factors."""
-    residuals, size = (directions(points, metric) - centroid) @ quantizer.rotation, points.shape[1]
+    residuals, size = (directions(points, metric) - centroid) @ quantizer.rotation.matrix, points.shape[1]
     searched = tuple(codes[position] for position in quantizer.searched_columns)
     numbers = quantizer.numbers(searched).astype(np.float64)
     if quantizer.num_bits == 9:
@@ -137,3 +138,30 @@ def test_bounds_miss_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bit
         distances = theirs["_distance"].to_numpy()
         np.testing.assert_allclose(ours["_distance"].to_numpy(), distances, rtol=1e-5, atol=1e-4 * abs(distances).max())
         assert (ours["id"].to_numpy() == theirs["id"].to_numpy()).mean() > 0.99
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
+@pytest.mark.parametrize("bits", range(1, 10))
+def test_first_visits_of_partitions_find_what_later_ones_find(tmp_path: Path, bits: int, metric: str) -> None:
+    """A partition is compared as it is stored when a query visits it for the first time, and as a list of faiss later.
+    Here some partitions are new to the second query, too."""
+    points = np.random.default_rng(bits).normal(size=(3000, (24, 128)[bits % 2])).astype(np.float32)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(points.ravel()), points.shape[1])
+    table = Table.create(tmp_path / "t", pa.table({"id": range(3000), "v": vectors}), durable=False)
+    table = table.create_index("v", "IVF_RQ", num_partitions=5, num_bits=bits, metric=metric).table
+    copies = [Table.open(shutil.copytree(tmp_path / "t", tmp_path / f"copy{number}")) for number in range(2)]
+    for copy, filter in zip(copies, (None, "id % 2 = 0"), strict=True):
+
+        def search(nprobes: int, table: Table = copy, filter: str | None = filter) -> dict[int, float]:
+            found = table.search("v", points[7], 40, nprobes=nprobes, filter=filter, columns=["id"])
+            return dict(zip(found["id"].to_pylist(), found["_distance"].to_pylist(), strict=True))
+
+        first = [search(2), search(4)]
+        search(5)
+        for before, after in zip(first, [search(2), search(4)], strict=True):
+            scale = max(map(abs, after.values()))
+            assert len(before.keys() ^ after.keys()) <= 2  # rounding decides between equal rows
+            common = before.keys() & after.keys()
+            np.testing.assert_allclose(
+                [before[each] for each in common], [after[each] for each in common], atol=1e-5 * scale
+            )

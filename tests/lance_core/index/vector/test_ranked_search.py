@@ -254,6 +254,7 @@ def test_rabit_searches_with_a_filter_that_all_rows_pass_find_the_same(tmp_path:
     points = RNG.normal(size=(ROWS, 32)).astype(np.float32)
     uri = write_indexed(tmp_path / "t", "IVF_RQ", data=rows_of(points), metric=metric)
     table = Table.open(uri)
+    table.search("v", points[:2], 1, nprobes=6)
     for queries in (points[3], points[:70]):
         for nprobes in (1, 3, 6):
             plain = table.search("v", queries, 12, nprobes=nprobes, columns=["id"])
