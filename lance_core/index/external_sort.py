@@ -5,7 +5,8 @@ split.
     choose_splitters(order, sample, parts)       for ranges that are sorted separately
 
 Rows that exceed the budget are sorted in runs, spilled to temporary files and merged; a value that most rows have
-costs no more than others. NULL comes first and is never sorted.
+costs no more than others. Later runs are larger, so that neither the number of runs nor the memory grows as fast as
+the rows. NULL comes first and is never sorted.
 """
 
 import tempfile
@@ -19,9 +20,16 @@ import pyarrow as pa
 from lance_core.index.index_type import ROW, VALUE
 from lance_core.index.ordering import Key, Ordering, concat_arrays
 
-BUDGET_BYTES = 512 << 20
-"""Bytes of values and row numbers held in memory; sorting them takes about three times as much."""
+BUDGET_BYTES = 32 << 20
+"""Bytes of values and row numbers that the first runs hold in memory; sorting them takes about three times as much.
+Spilling costs no processor time: smaller runs are sorted in the caches of the processor."""
+_BUDGET_GROWTH = 32
+"""Number of runs after which the budget has doubled. 150 GB of rows make 550 runs, the last of 600 MB."""
 _BLOCK_ROWS = 1 << 16
+_SPILLED_ROWS = 1 << 12
+"""Rows of a batch in a run: the least that a merge holds of it."""
+_MERGED_ROWS = 1 << 18
+"""Rows that a merge holds of all runs, if `_SPILLED_ROWS` of each are not more."""
 
 
 @dataclass(slots=True)
@@ -37,7 +45,7 @@ class Sorter:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch of `VALUE` and `ROW`, in any order."""
-        if self._size and self._size + batch.nbytes > self.budget:
+        if self._size and self._size + batch.nbytes > self._run_bytes():
             self._spill()
         self._size += batch.nbytes
         values = batch.column(VALUE)
@@ -60,10 +68,14 @@ class Sorter:
         finally:
             self._spilled.directory.cleanup()
 
+    def _run_bytes(self) -> int:
+        runs = 0 if self._spilled is None else self._spilled.count
+        return self.budget + self.budget * runs // _BUDGET_GROWTH
+
     def _spill(self) -> None:
         if self._spilled is None:
             self._spilled = _SpilledRuns(tempfile.TemporaryDirectory(prefix="lance-sorting-"))
-        self._spilled.add(self._null_rows(), self._sorted_buffer())
+        self._spilled.add(self._null_rows(), self._sorted_buffer(_SPILLED_ROWS))
         self._size = 0
 
     def _null_rows(self) -> Iterator[pa.RecordBatch]:
@@ -71,19 +83,21 @@ class Sorter:
         for rows in nulls:
             yield pa.RecordBatch.from_arrays([pa.nulls(len(rows), self.order.type), rows], names=[VALUE, ROW])
 
-    def _sorted_buffer(self) -> Iterator[pa.RecordBatch]:
+    def _sorted_buffer(self, block_rows: int = _BLOCK_ROWS) -> Iterator[pa.RecordBatch]:
         batches, self._buffered = self._buffered, []
-        return sort_in_memory(self.order, batches)
+        return sort_in_memory(self.order, batches, block_rows)
 
 
-def sort_in_memory(order: Ordering, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def sort_in_memory(
+    order: Ordering, batches: list[pa.RecordBatch], block_rows: int = _BLOCK_ROWS
+) -> Iterator[pa.RecordBatch]:
     """Yield these rows, none of them NULL, in order. Empties the list, since the rows are copied."""
     values = concat_arrays((batch.column(VALUE) for batch in batches), order.type)
     rows = concat_arrays((batch.column(ROW) for batch in batches), pa.uint64())
     batches.clear()
     positions = order.argsort(values)
-    for start in range(0, len(positions), _BLOCK_ROWS):
-        block_positions = pa.array(positions[start : start + _BLOCK_ROWS])
+    for start in range(0, len(positions), block_rows):
+        block_positions = pa.array(positions[start : start + block_rows])
         yield pa.RecordBatch.from_arrays([values.take(block_positions), rows.take(block_positions)], names=[VALUE, ROW])
 
 
@@ -92,19 +106,20 @@ class _SpilledRuns:
     """Sorted runs in temporary files; rows without a value are in separate files."""
 
     directory: tempfile.TemporaryDirectory[str]
-    _count: int = 0
+    count: int = 0
 
     def add(self, nulls: Iterator[pa.RecordBatch], run: Iterator[pa.RecordBatch]) -> None:
-        for path, batches in zip(self._paths(self._count), (nulls, run), strict=True):
+        for path, batches in zip(self._paths(self.count), (nulls, run), strict=True):
             _write_run(path, batches)
-        self._count += 1
+        self.count += 1
 
     def nulls(self) -> Iterator[pa.RecordBatch]:
-        for number in range(self._count):
+        for number in range(self.count):
             yield from _read_run(self._paths(number)[0])
 
     def runs(self) -> list[Iterator[pa.RecordBatch]]:
-        return [_read_run(self._paths(number)[1]) for number in range(self._count)]
+        batches = max(1, _MERGED_ROWS // (self.count * _SPILLED_ROWS))
+        return [_read_run(self._paths(number)[1], batches) for number in range(self.count)]
 
     def _paths(self, number: int) -> tuple[Path, Path]:
         return Path(self.directory.name, f"{number}-nulls.arrow"), Path(self.directory.name, f"{number}.arrow")
@@ -120,12 +135,13 @@ def _write_run(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
             writer.write_batch(batch)
 
 
-def _read_run(path: Path) -> Iterator[pa.RecordBatch]:
+def _read_run(path: Path, batches_at_once: int = 1) -> Iterator[pa.RecordBatch]:
     if not path.exists():
         return
     with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
+        for start in range(0, reader.num_record_batches, batches_at_once):
+            numbers = range(start, min(start + batches_at_once, reader.num_record_batches))
+            yield pa.concat_batches(list(map(reader.get_batch, numbers)))
 
 
 def merge_runs(order: Ordering, runs: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

@@ -115,6 +115,20 @@ def test_temporary_files_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest
     assert not os.listdir(tmp_path)
 
 
+def test_runs_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    counts = []
+    for rows in (20_000, 80_000):
+        sorter = Sorter(ordering(pa.int64()), budget=3200)
+        for batch in row_batches(pa.array(range(rows, 0, -1)), batch=100):
+            sorter.add(batch)
+        counts.append(len(list(tmp_path.glob("*/*[0-9].arrow"))))
+        values = [batch.column(VALUE).to_numpy() for batch in sorter.sorted_batches()]
+        assert np.array_equal(np.concatenate(values), np.arange(1, rows + 1))
+    # Four times the rows would make four times as many runs of one size.
+    assert 40 < counts[0] < counts[1] < 3 * counts[0]
+
+
 def test_closing_the_iterator_removes_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sorter = Sorter(ordering(pa.int64()), budget=1000)
