@@ -19,6 +19,9 @@ from lance_core.index.text.segment_writer import PartitionDocuments, SegmentWrit
 PORTION_BYTES = 2 << 20
 RUNS_BYTES = 64 << 20
 DOCUMENTS_MAX = 1 << 20
+TOKENS_MAX = 1 << 26
+"""Documents and tokens from which a partition is written, so that the posting list of a word that is in all of them
+can be encoded in memory."""
 
 
 @dataclass(slots=True)
@@ -32,6 +35,7 @@ class TextBuilder:
     _lengths: list[npt.NDArray[np.uint32]] = field(default_factory=list)
     _elements: list[Elements] = field(default_factory=list)
     _documents: int = 0
+    _tokens: int = 0
 
     def add_texts(self, texts: pa.Array, rows: Ids) -> None:
         """Add texts, or lists of texts, with their row numbers."""
@@ -73,7 +77,8 @@ class TextBuilder:
         if elements is not None:
             self._elements.append(elements)
         self._documents += len(rows)
-        if self._documents >= DOCUMENTS_MAX:
+        self._tokens += int(lengths.sum())
+        if self._documents >= DOCUMENTS_MAX or self._tokens >= TOKENS_MAX:
             self._write_partition()
 
     @property
@@ -97,7 +102,8 @@ class TextBuilder:
         self.writer.write_partition(documents, self._runs.merged())
         self._runs.close()
         self._runs = RunBuffer(RUNS_BYTES)
-        self._rows, self._lengths, self._elements, self._documents = [], [], [], 0
+        self._rows, self._lengths, self._elements = [], [], []
+        self._documents = self._tokens = 0
 
 
 def _portions(texts: pa.Array, parameters: TextParameters) -> Iterator[tuple[pa.Array, int]]:

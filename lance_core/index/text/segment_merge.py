@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.index.index_type import IncompatibleSegments, MergeInput
-from lance_core.index.row_remap import Unchanged
 from lance_core.index.text.bit_packing import Ints, ranges, starts_of
 from lance_core.index.text.builder import TextBuilder
 from lance_core.index.text.posting_encoder import PostingLists
@@ -20,9 +19,6 @@ from lance_core.index.text.runs import Run
 from lance_core.index.text.segment_reader import TextPartition, TextSegment
 from lance_core.index.text.stored_lists import StoredLists
 
-COPIED_TOKENS_MIN = 1 << 20
-"""Number of tokens from which a partition that was just written, as a piece of the new segment, becomes a partition of
-it. Smaller ones are merged."""
 _TERMS_PER_PORTION = 1 << 12
 
 
@@ -36,27 +32,30 @@ def add_segment(builder: TextBuilder, merge_input: MergeInput) -> None:
         raise IncompatibleSegments(f"{opened.path}: its texts were analyzed with other parameters")
     for partition in opened.partitions:
         documents = partition.documents
-        if isinstance(merge_input.row_remap, Unchanged) and documents.token_count >= COPIED_TOKENS_MIN:
-            builder.writer.copy_partition(files, partition.number)
-            continue
         lists = StoredLists.of(partition, files, opened.path, with_position=parameters.with_position)
         rows, retained = merge_input.row_remap.remap(documents.row_numbers)
         builder.add_runs(
-            _runs(lists, partition, retained, builder.next_document),
+            stored_runs(lists, partition, retained, builder.next_document),
             rows[retained],
             documents.lengths[retained].astype(np.int64),
             None if documents.elements is None else documents.elements[retained],
         )
 
 
-def _runs(
-    stored: StoredLists, partition: TextPartition, retained: npt.NDArray[np.bool_], first_document: int
+def stored_runs(
+    stored: StoredLists,
+    partition: TextPartition,
+    retained: npt.NDArray[np.bool_],
+    first_document: int,
+    within: slice | None = None,
 ) -> Iterator[Run]:
-    """Yield the postings of a partition, with its documents numbered from `first_document` on."""
+    """Yield the postings of a partition, with its documents numbered from `first_document` on: those of all terms, or
+    of a part of its sorted terms."""
     new_numbers = (np.cumsum(retained) - 1 + first_document).astype(np.int32)
     tokens = partition.list_tokens()
-    for start in range(0, len(tokens.numbers), _TERMS_PER_PORTION):
-        numbers = tokens.numbers[start : start + _TERMS_PER_PORTION].astype(np.int64)
+    low, high, _ = (within or slice(None)).indices(len(tokens.numbers))
+    for start in range(low, high, _TERMS_PER_PORTION):
+        numbers = tokens.numbers[start : min(high, start + _TERMS_PER_PORTION)].astype(np.int64)
         terms = tokens.terms.slice(start, len(numbers)).cast(pa.large_string())
         order = np.argsort(numbers)
         lists = stored.read(numbers[order])

@@ -110,6 +110,10 @@ class TextSegment:
     def partitions(self) -> "tuple[TextPartition, ...]":
         return self._partitions
 
+    def open_lists(self, number: int) -> FileReader:
+        """Open the posting lists of a partition."""
+        return self._segment.files.open(f"part_{number}_invert.lance", (LENGTH,))
+
     def search(self, leaf: Leaf) -> MatchedRows | None:
         """Answer no filter."""
         return None

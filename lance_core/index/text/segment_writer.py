@@ -8,6 +8,7 @@
 A partition has at most about a million documents, so that the posting list of one term can be encoded in memory.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +17,20 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lance_core.datafiles.codec import FileReader
 from lance_core.format.row_sets import Ids
 from lance_core.index.segment_files import SegmentSink, SegmentSource
 from lance_core.index.text.list_elements import Elements
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.posting_encoder import Corpus, PostingEncoder
 from lance_core.index.text.runs import MergedRuns
-from lance_core.index.text.segment_reader import ELEMENT, METADATA_FILE
+from lance_core.index.text.segment_reader import ELEMENT, METADATA_FILE, TOKEN
 
 _LAYOUT = {"format_version": "2", "posting_tail_codec": "varint_delta_v1", "posting_block_size": "128"}
 _POSITIONS_LAYOUT = {"positions_layout": "shared_stream_v2", "positions_codec": "packed_delta_v1"}
-_PARTITION_FILES = ("tokens.lance", "docs.lance", "invert.lance")
 _TOTAL_TOKENS = "total_tokens"
-_COPIED_KEYS = frozenset({*_LAYOUT, *_POSITIONS_LAYOUT, _TOTAL_TOKENS})
 _ROWS_PER_BATCH = 1 << 16
-_COPIED_ROWS = 1 << 13
+_COPIED_ROWS = 1 << 11
 _BLOCKS = pa.list_(pa.large_binary())
 _TOKENS = pa.schema(
     [pa.field("_token", pa.string(), nullable=False), pa.field("_token_id", pa.uint32(), nullable=False)]
@@ -78,11 +78,15 @@ class SegmentWriter:
     _partitions: int = 0
 
     def write_partition(self, documents: PartitionDocuments, merged: MergedRuns) -> None:
+        self._write_documents(f"part_{self._partitions}_docs.lance", documents)
+        self.write_lists(documents, merged)
+
+    def write_lists(self, documents: PartitionDocuments, merged: MergedRuns) -> None:
+        """Write the terms of a partition and their posting lists, without its documents."""
         prefix = f"part_{self._partitions}_"
         self._partitions += 1
         self._write_terms(f"{prefix}tokens.lance", merged.terms)
-        self._write_documents(f"{prefix}docs.lance", documents)
-        schema = pa.schema([*_POSTINGS, *_POSITIONS]) if self.parameters.with_position else _POSTINGS
+        schema = self._postings_schema
         file = self.sink.create(f"{prefix}invert.lance", schema)
         encoder = PostingEncoder(Corpus(documents.lengths, documents.token_count))
         for lists in merged.ranges():
@@ -92,20 +96,30 @@ class SegmentWriter:
             file.add_metadata(key, value)
         file.finish()
 
-    def copy_partition(self, source: SegmentSource, number: int) -> None:
-        """Write a partition of another segment that this library has written with the same parameters."""
-        for name in _PARTITION_FILES:
-            file = source.open(f"part_{number}_{name}")
-            names = file.schema.names
-            copy = self.sink.create(f"part_{self._partitions}_{name}", pa.schema(list(file.schema)))
-            for start in range(0, file.row_count, _COPIED_ROWS):
-                for batch in file.read(names, start, min(_COPIED_ROWS, file.row_count - start)):
-                    copy.write(batch)
-            for key, value in file.metadata.items():
-                if key in _COPIED_KEYS:
-                    copy.add_metadata(key, value)
-            copy.finish()
+    def join(self, documents: PartitionDocuments, ranges: Sequence[tuple[SegmentSource, int]]) -> None:
+        """Write a partition from ascending ranges of its terms, which `write_lists` has written with the same
+        parameters: each is a partition of a segment, given by its number."""
+        prefix = f"part_{self._partitions}_"
         self._partitions += 1
+        self._write_documents(f"{prefix}docs.lance", documents)
+        terms = self.sink.create(f"{prefix}tokens.lance", _TOKENS)
+        first = 0
+        for source, number in ranges:
+            file = source.open(f"part_{number}_tokens.lance")
+            for batch in _all_batches(file, [TOKEN], _ROWS_PER_BATCH):
+                numbers = pa.array(np.arange(first, first + batch.num_rows, dtype=np.uint32))
+                terms.write(pa.RecordBatch.from_arrays([batch.column(0), numbers], schema=_TOKENS))
+                first += batch.num_rows
+        terms.finish()
+        schema = self._postings_schema
+        lists = self.sink.create(f"{prefix}invert.lance", schema)
+        for source, number in ranges:
+            file = source.open(f"part_{number}_invert.lance")
+            for batch in _all_batches(file, schema.names, _COPIED_ROWS):
+                lists.write(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+        for key, value in self._layout.items():
+            lists.add_metadata(key, value)
+        lists.finish()
 
     def finish(self) -> None:
         """Write the metadata of the segment."""
@@ -117,6 +131,10 @@ class SegmentWriter:
         for key, value in (layout | self._layout).items():
             file.add_metadata(key, value)
         file.finish()
+
+    @property
+    def _postings_schema(self) -> pa.Schema:
+        return pa.schema([*_POSTINGS, *_POSITIONS]) if self.parameters.with_position else _POSTINGS
 
     @property
     def _layout(self) -> dict[str, str]:
@@ -141,3 +159,9 @@ class SegmentWriter:
             file.write(pa.RecordBatch.from_arrays(portion, schema=schema))
         file.add_metadata(_TOTAL_TOKENS, str(documents.token_count))
         file.finish()
+
+
+def _all_batches(file: FileReader, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of a file, this many at a time."""
+    for start in range(0, file.row_count, rows):
+        yield from file.read(list(columns), start, min(rows, file.row_count - start))

@@ -3,7 +3,7 @@
     small index   one worker builds all of it                                        one job, also for several indices
     large index   partial segments over some fragments each -> merged by one worker  two jobs
     BTREE         sorted partial segments -> ranges of values -> one file            three jobs
-    INVERTED      partial segments, which become partitions of one segment           two jobs
+    INVERTED      pieces of fragments -> ranges of terms -> partitions               `text_build.py`
     vectors       sample -> model -> codes of fragments -> partitions                `vector_build.py`
 
 No row and no page passes through the driver. Workers exchange their output through the store and return its location,
@@ -56,6 +56,7 @@ from lance_core.tasks.indices.index_segments import (
     SegmentBuild,
     WriteValueRange,
 )
+from lance_core.tasks.indices.text_build import TextBuild
 from lance_core.tasks.indices.vector_build import VectorBuild
 from lance_core.tasks.partial_results import PartialResults
 from lance_core.tasks.partitioning import LocalRunner, PartitionFunction, Runner
@@ -204,6 +205,7 @@ class _IndexBuilder:
     def __init__(self, runner: Runner, intent: str | None) -> None:
         self._runner, self._intent = runner, intent
         self._vector_builds: dict[str, VectorBuild] = {}
+        self._text_builds: dict[str, TextBuild] = {}
         self._partial_segments: dict[str, tuple[BuildPartialSegment, PartialResults]] = {}
         self._temporary: dict[bytes, Location] = {}
         """Encoded metadata of segments that are deleted when the change ends."""
@@ -267,6 +269,9 @@ class _IndexBuilder:
             key = None if self._intent is None else f"build_index {self._intent} {work.spec.name}"
             vectors = self._vector_builds.setdefault(work.spec.name, VectorBuild(self._runner, key))
             return vectors.build(base, work)
+        if work.spec.kind is registry.by_name("INVERTED"):
+            texts = self._text_builds.setdefault(work.spec.name, TextBuild(self._runner, self._track_temporary))
+            return texts.build(base, work)
         results = self._build_partial_segments(base, work, rows)
         partial_segments = tuple(encoded[0] for _, encoded in sorted(results.items()))
         self._track_temporary(base, partial_segments)
@@ -303,8 +308,6 @@ class _IndexBuilder:
             task = BuildPartialSegment(work.spec, max(1, rows // BOUNDARY_SAMPLES))
         self._partial_segments[name] = task, cache
         pieces = partition_count(fragments, self._runner.slots)
-        if work.spec.kind is registry.by_name("INVERTED"):
-            pieces = self._runner.slots  # a search visits each of them
         return cache.over_fragments(base, fragments, pieces, task, self._runner)
 
     def _choose_boundaries(

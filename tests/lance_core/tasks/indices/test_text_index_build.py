@@ -8,9 +8,8 @@ import pytest
 
 from lance_core import InvalidInput, Table
 from lance_core.dml.index_definition import IndexRequest
-from lance_core.index.text import segment_merge
 from lance_core.tasks.driver import TableRef, WriteOptions
-from lance_core.tasks.indices import index_build
+from lance_core.tasks.indices import index_build, text_build
 from lance_core.tasks.indices.index_build import build_index, optimize_indices
 from tests.lance_core.index.index_differential import rows
 from tests.lance_core.index.text.pylance_index import occurrences_of, partitions_of
@@ -22,7 +21,7 @@ PARAMETERS: dict[str, Any] = {"with_position": True, "stem": False}
 @pytest.fixture(autouse=True)
 def distribute_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_build, "SINGLE_WORKER_TEXTS_MAX", 10)
-    monkeypatch.setattr(index_build, "DRIVER_MERGE_BYTES_MAX", 0)
+    monkeypatch.setattr(text_build, "DRIVER_MERGE_TOKENS_MAX", 0)
 
 
 def build(table: Table, runner: InProcessWorkers, only: str = "all", **params: Any) -> Table:
@@ -41,16 +40,27 @@ def check_equals_new_index(table: Table) -> None:
     new.drop_index("new")
 
 
-@pytest.mark.parametrize("copied_tokens", [1, 1 << 20], ids=["partitions", "merged"])
+LIMITS = {
+    # tokens of a range, documents of a partition, partitions of the first segment
+    "one worker merges": (1 << 21, 1 << 20, 1),
+    "ranges of terms": (16, 1 << 20, 1),
+    "several partitions": (16, 50, 3),
+}
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 def test_an_index_equals_that_of_one_process(
-    tmp_path: Path, copied_tokens: int, stable: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, limits: tuple[int, int, int], stable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_merge, "COPIED_TOKENS_MIN", copied_tokens)
+    range_tokens, documents_max, partitions = limits
+    monkeypatch.setattr(text_build, "RANGE_TOKENS", range_tokens)
+    monkeypatch.setattr(text_build, "DOCUMENTS_MAX", documents_max)
+    monkeypatch.setattr(text_build, "partition_count", lambda fragments, _slots: max(1, len(fragments)))
     table = Table.create(tmp_path / "t", rows(0, 130), max_rows_per_file=30, stable_row_ids=stable, durable=False)
     table = table.delete("id % 10 = 4").table
     table = build(table, InProcessWorkers(slots=2), **PARAMETERS)
-    assert len(partitions_of(table, "words")) == (2 if copied_tokens == 1 else 1)
+    assert len(partitions_of(table, "words")) == partitions
     assert {each.name for each in Path(table.uri, "_indices").iterdir()} == {str(index.uuid) for index in table.indices}
     check_equals_new_index(table)
     table = table.refresh().append(rows(130, 60), max_rows_per_file=20).table
@@ -59,6 +69,7 @@ def test_an_index_equals_that_of_one_process(
     reference = TableRef(table.uri, durable=False)
     table = optimize_indices(reference, None, "all", options=WriteOptions(), runner=InProcessWorkers(slots=2)).table
     check_equals_new_index(table)
+    assert len(partitions_of(table, "words")) == (4 if partitions > 1 else 1)
     found = lance.dataset(table.uri).to_table(full_text_query="w3", columns=["word"])["word"].to_pylist()
     assert len(found) == table.refresh().count_rows("word = 'w3'") > 0
     assert not [each for each in table.refresh().fsck("head").findings if each.rule.startswith("index_")]
