@@ -16,8 +16,6 @@ from lance_core import Committed
 from lance_core.tasks.driver import ATTEMPTS, Audit, ManifestStore, NewTableOptions, TableRef, WriteOptions
 from lance_core.tasks.ingest import coordinator as ingesting
 from lance_core.tasks.ingest.coordinator import Changed, CsvFormat, Extra, IngestRequest, ReadOptions
-from lance_core.tasks.ingest.source_options import check_shared
-from lance_core.tasks.ingest.sources import normalize_files
 from lance_core.tasks.rows.write import BYTES_PER_FILE_MAX, ROWS_PER_FILE_MAX, FileLimits
 
 __all__ = ["CsvFormat", "ingest"]
@@ -54,8 +52,8 @@ def ingest(
 
     `files` is a path or a URI of a file, a directory (searched recursively), a glob (`**` for any depth), or a list of
     these. Besides local files and those on object stores, every protocol of fsspec is read, such as `https://`,
-    `sftp://` or `hf://`. Parquet, CSV, JSON lines and Arrow files are recognized by their suffix; `format` overrides
-    it.
+    `sftp://` or `hf://`; files below `memory://`, up to 64 MiB, are sent to the workers. Parquet, CSV, JSON lines and
+    Arrow files are recognized by their suffix; `format` overrides it.
 
     Columns match by name; `mapping={"column": "source.name"}` names another source. Columns that the table lacks are
     an error, or are dropped with `extra="drop"`. A table that does not exist is created with the columns of the
@@ -66,7 +64,6 @@ def ingest(
     the spelling of fsspec. `env:NAME` stands for a secret.
     """
     check_session_call("ingest", spark, uri, storage_options, manifest_store, before="files, ")
-    check_shared(normalize_files(files), argument="files")
     warn_of_exposed_references(spark, source_options, None)
     request = IngestRequest(
         files,

@@ -317,9 +317,10 @@ def check_protocols(uri: str) -> str:
 
 
 def known_protocols() -> frozenset[str]:
-    """Return the protocols that fsspec knows, whether their packages are installed or not."""
+    """Return the protocols that fsspec knows, whether their packages are installed or not, and those that this process
+    has registered."""
     fsspec = import_package("fsspec", extra=None, needed_for="reading files of other protocols")
-    return frozenset(fsspec.available_protocols())
+    return frozenset(fsspec.available_protocols()).union(fsspec.registry)
 
 
 def protocols_of(uri: str) -> list[str]:

@@ -47,7 +47,7 @@ from lance_core.tasks.ingest.file_readers import FileSplit
 from lance_core.tasks.ingest.formats import Changed, CsvFormat, Extra, ReadOptions
 from lance_core.tasks.ingest.ingest_log import IngestLog
 from lance_core.tasks.ingest.source_options import SourceOptions, check_source_options, inherited_options
-from lance_core.tasks.ingest.sources import SourceFile, list_files, normalize_files
+from lance_core.tasks.ingest.sources import SourceFile, list_files, normalize_files, read_process_files
 from lance_core.tasks.ingest.worker import (
     FilePartition,
     IngestPlan,
@@ -225,6 +225,7 @@ class _Ingest:
             ingest_id=self._ingest_id,
             stamp=VersionStamp.of_this_process(),
             source_options=self._source_options,
+            contents=read_process_files(unread, self._source_options),
         )
         results = self._run(IngestTask(plan, tuple(partitions)), len(partitions)) if partitions else {}
         self._results = {
@@ -272,6 +273,7 @@ class _Ingest:
             diverts_bad_records,
             VersionStamp.of_this_process(),
             self._source_options,
+            read_process_files(files, self._source_options),
         )
         results = self._run(task, len(partitions))
         schemas: dict[str, tuple[str, pa.Schema]] = {}

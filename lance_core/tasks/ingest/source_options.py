@@ -103,6 +103,11 @@ def check_source_options(options: object, argument: str = "source_options") -> N
         raise InvalidInput(f"{argument}= must be a mapping from names of options to their values")
 
 
+def is_in_this_process(uri: str) -> bool:
+    """Return whether a file exists in this process only, so that other processes do not find it."""
+    return not _PROCESS_PROTOCOLS.isdisjoint(protocols_of(uri))
+
+
 def check_shared(uris: Sequence[str], *, argument: str) -> None:
     """Raise `InvalidInput` for a location that exists in this process only, so that workers do not find it."""
     for uri in uris:

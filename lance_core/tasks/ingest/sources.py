@@ -16,8 +16,10 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BufferedReader, FileIO, RawIOBase
+from io import BufferedReader, BytesIO, FileIO, RawIOBase
 from pathlib import Path
+from types import MappingProxyType
+from typing import cast
 
 from lance_core import validation
 from lance_core.errors import InvalidInput, NotFound, StorageError
@@ -25,10 +27,12 @@ from lance_core.storage.factory import is_in_object_store, local_path, open_stor
 from lance_core.storage.fsspec_files import FileDetails, FsspecLocation, FsspecStream, is_http
 from lance_core.storage.object_store import ObjectStore
 from lance_core.storage.store import ObjectDetails, ObjectInfo
-from lance_core.tasks.ingest.source_options import SourceClient, SourceKind, SourceOptions
+from lance_core.tasks.ingest.source_options import SourceClient, SourceKind, SourceOptions, is_in_this_process
 
 _MAGIC = re.compile(r"[*?\[]")
 _MAGIC_WITHOUT_QUERY = re.compile(r"[*\[]")
+PROCESS_BYTES_MAX = 64 * 1024 * 1024
+"""Size of the files of this process that an ingest sends to the workers at most."""
 _READ_AHEAD = 4 * 1024 * 1024
 
 
@@ -234,14 +238,41 @@ def _name_to_regex(part: str) -> str:
     return ("" if part[:1] in "_." else "(?![_.])") + regex
 
 
-class SourceReader:
-    """Reads one file. It detects concurrent changes of the file, if the store reports them."""
+def read_process_files(files: Sequence[SourceFile], options: SourceOptions) -> dict[str, bytes]:
+    """Return the contents, by URI, of the files that exist in this process only, such as those below `memory://`. They
+    travel to the workers with the task."""
+    own_files = [file for file in files if is_in_this_process(file.uri)]
+    if sum(file.size for file in own_files) > PROCESS_BYTES_MAX:
+        raise InvalidInput(
+            f"{own_files[0].uri} and the other files that exist in this process only have more than "
+            f"{PROCESS_BYTES_MAX >> 20} MiB, the most that is sent to workers; write them to a directory or an object "
+            "store that the workers reach"
+        )
+    contents = {}
+    for file in own_files:
+        reader = SourceReader(file, options)
+        with reader.open() as stream:
+            contents[file.uri] = stream.read()
+        reader.check_unchanged()
+    return contents
 
-    def __init__(self, file: SourceFile, options: SourceOptions) -> None:
+
+class SourceReader:
+    """Reads one file. It detects concurrent changes of the file, if the store reports them.
+
+    `contents` are those of `read_process_files`.
+    """
+
+    def __init__(
+        self, file: SourceFile, options: SourceOptions, contents: Mapping[str, bytes] = MappingProxyType({})
+    ) -> None:
         self.file = file
+        self._content = contents.get(file.uri)
         self._store: ObjectStore | None = None
         self._location: FsspecLocation | None = None
         self._key = ""
+        if self._content is not None:
+            return
         client = SourceClient.of(file.uri, options)
         if client.kind is SourceKind.STORE:
             scheme, _, rest = file.uri.partition("://")
@@ -252,6 +283,8 @@ class SourceReader:
 
     def open(self, *, needs_ranges: bool = False) -> BufferedReader:
         """Open the file. `needs_ranges` means that the format is not read from the beginning to the end."""
+        if self._content is not None:
+            return BufferedReader(cast("RawIOBase", BytesIO(self._content)))
         if self._location is not None:
             stream = FsspecStream(self._location, self.file.size, needs_ranges=needs_ranges)
             return BufferedReader(stream, _READ_AHEAD)
@@ -265,10 +298,13 @@ class SourceReader:
     @property
     def path_on_disk(self) -> str | None:
         """Path of a file on the local disk; `None` for other files."""
-        return self.file.uri if self._store is None and self._location is None else None
+        is_elsewhere = self._content is not None or self._store is not None or self._location is not None
+        return None if is_elsewhere else self.file.uri
 
     def check_unchanged(self) -> None:
         """Raise if the file is not the one that was listed."""
+        if self._content is not None:
+            return
         if self._location is not None:
             is_same = self._is_listed_one(self._location)
         elif self._store is not None:

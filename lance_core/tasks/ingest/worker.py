@@ -128,6 +128,8 @@ class IngestPlan:
     ingest_id: str
     stamp: VersionStamp
     source_options: SourceOptions = field(default_factory=dict, repr=False)
+    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Contents of the files that exist in the driver's process only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ def _read_rows(
     plan: IngestPlan, partition: FilePartition, bad_records_writer: "_BadRecordWriter"
 ) -> Iterator[pa.RecordBatch]:
     for split in partition:
-        source = SourceReader(split.file, plan.source_options)
+        source = SourceReader(split.file, plan.source_options, plan.contents)
         source.check_unchanged()
         for item in read_rows(source, split, plan.target.schema, plan.read_options):
             if isinstance(item, BadRecord):
@@ -232,6 +234,7 @@ class SchemaTask:
     diverts_bad_records: bool
     stamp: VersionStamp
     source_options: SourceOptions = field(default_factory=dict, repr=False)
+    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -254,7 +257,7 @@ class SchemaTask:
         schemas: dict[bytes, str] = {}
         for split in partition:
             uri = split.file.uri
-            source = SourceReader(split.file, self.source_options)
+            source = SourceReader(split.file, self.source_options, self.contents)
             try:
                 format_ = detect_format(uri, self.read_options.format)
                 schema = (

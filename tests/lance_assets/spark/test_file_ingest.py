@@ -1,7 +1,11 @@
 """File ingest by real executors: types of the table, one version, new files only, and errors of workers."""
 
+import gzip
+import zipfile
+from io import BytesIO
 from pathlib import Path
 
+import fsspec
 import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from lance_assets.spark import CsvFormat, ingest
 from lance_core import InvalidInput, SchemaMismatch, StorageError, Table
+from lance_core.tasks.ingest.sources import PROCESS_BYTES_MAX
 from tests.lance_core.tasks.source_servers import PASSWORD, USER, sftp_server, web_server
 
 
@@ -45,9 +50,22 @@ def test_worker_errors_keep_their_type(spark: SparkSession, tmp_path: Path) -> N
     assert not Table.exists(str(tmp_path / "table"))
 
 
-def test_files_of_the_driver_process_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"files= is memory://in/\*\.csv, and memory:// exists in one process only"):
-        ingest(spark, ["/landing", "memory://in/*.csv"], str(tmp_path / "t"))
+def test_workers_get_the_files_of_the_driver_process(spark: SparkSession, tmp_path: Path) -> None:
+    files, root = fsspec.filesystem("memory"), f"memory://{tmp_path.name}"
+    packed = BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("b.csv", "id\n2\n")
+    for name, content in {"in/a.csv": b"id\n1\n", "in/c.jsonl.gz": gzip.compress(b'{"id": 3}\n')}.items():
+        files.pipe(f"/{tmp_path.name}/{name}", content)
+    files.pipe(f"/{tmp_path.name}/all.zip", packed.getvalue())
+    pattern, uri = [f"{root}/in/*", f"zip://*.csv::{root}/all.zip"], str(tmp_path / "t")
+    assert ingest(spark, pattern, uri).rows_added == 3
+    assert ingest(spark, pattern, uri).rows_added == 0
+    files.pipe(f"/{tmp_path.name}/in/d.csv", b"id\n" + b"1\n" * (PROCESS_BYTES_MAX // 2))
+    with pytest.raises(InvalidInput, match=r"in/d\.csv and the other files .* more than 64 MiB"):
+        ingest(spark, pattern, uri)
+    files.pipe(f"/{tmp_path.name}/in/d.csv", b"id\n4\n")
+    assert sorted(ingest(spark, pattern, uri).table.to_table()["id"].to_pylist()) == [1, 2, 3, 4]
 
 
 def test_secrets_stay_out_of_plans(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from gcsfs import GCSFileSystem as ExtendedGcsFileSystem
 from gcsfs.core import GCSFileSystem
 
@@ -75,6 +77,18 @@ def files() -> dict[str, bytes]:
 def in_memory(name: str) -> Source:
     root = f"/{name}"
     return Source(lambda path, data: fsspec.filesystem("memory").pipe(f"{root}/{path}", data), f"memory:/{root}/2026")
+
+
+class ScratchFileSystem(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no type information
+    """Files in memory, under a protocol that the ingest does not know to be limited to one process."""
+
+    protocol = "scratch"
+    store: ClassVar[dict[str, object]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("scratch://")))
 
 
 @pytest.fixture
@@ -185,7 +199,8 @@ def test_a_change_of_the_same_size_is_noticed(environment: IngestEnvironment) ->
 
 def test_a_file_that_changes_after_it_was_listed_is_refused(tmp_path: Path) -> None:
     """The worker compares the property that the listing gave, even if the size is the same."""
-    source = in_memory("changing")
+    fsspec.register_implementation("scratch", ScratchFileSystem, clobber=True)
+    source = Source(lambda path, data: ScratchFileSystem().pipe(f"/changing/{path}", data), "scratch:///changing/2026")
     source.write("2026/a.csv", b"id\n1\n")
 
     class Changing(InProcessWorkers):
@@ -193,7 +208,7 @@ def test_a_file_that_changes_after_it_was_listed_is_refused(tmp_path: Path) -> N
             source.write("2026/a.csv", b"id\n2\n")
             return super().run(task, parts)
 
-    with pytest.raises(InvalidInput, match=r"memory://changing/2026/a\.csv was changed while it was ingested"):
+    with pytest.raises(InvalidInput, match=r"scratch:///changing/2026/a\.csv was changed while it was ingested"):
         IngestEnvironment(tmp_path, Changing()).ingest(source.glob, schema=pa.schema({"id": pa.int64()}))
 
 
