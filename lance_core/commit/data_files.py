@@ -59,10 +59,15 @@ class FileCapacity:
 
 
 def write_shared_file(
-    location: Location, first: BufferedRows, others: Iterable[BufferedRows], new_uuid: Callable[[], UUID]
+    location: Location,
+    first: BufferedRows,
+    others: Iterable[BufferedRows],
+    new_uuid: Callable[[], UUID],
+    unsynced: list[str] | None = None,
 ) -> tuple[Fragment, ...]:
-    """Write the first rows, then the others. `others` may be collected while the first are written."""
-    writer = RollingWriter(location.codec, first.version, first.limits, new_uuid)
+    """Write the first rows, then the others. `others` may be collected while the first are written. Files that need a
+    sync are made durable, or added to `unsynced`."""
+    writer = RollingWriter(location.codec, first.version, first.limits, new_uuid, unsynced)
     writer.write_all(first)  # opening a file takes long enough for other appends to arrive
     for rows in others:
         writer.write_all(rows)

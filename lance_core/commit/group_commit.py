@@ -43,6 +43,7 @@ from lance_core.format.ids import Version
 from lance_core.format.operations import Append
 from lance_core.format.transaction import Transaction
 from lance_core.runtime import Runtime
+from lance_core.storage.store import SupportsDeferredSync
 from lance_core.transactions.apply import NewTable
 from lance_core.transactions.change_summary import files_written
 from lance_core.transactions.fold import PARTS_MAX, SharedFragment, can_fold, fold, parts_of
@@ -276,10 +277,11 @@ def commit_group(
 ) -> CommitResult:
     """Commit the leader with its followers and return the leader's result. `more` adds appends to `followers` and
     returns them. Each follower gets its answer, or none if it has to commit by itself."""
+    unsynced = _unsynced_files(leader.location)
     try:
-        fragments = _write_rows(leader, more)
+        fragments = _write_rows(leader, more, unsynced)
         if not followers:
-            return _commit(leader, _with_files(leader, fragments))
+            return _commit(leader, _with_files(leader, fragments), unsynced)
         group = _rows_first(leader, followers)
         folded = _folded(leader, group, fragments)
         parts = {part.uuid: part.append for part in parts_of(folded)}
@@ -294,7 +296,7 @@ def commit_group(
         (each.started_at for each in group if each.started_at), key=lambda reading: reading.elapsed_ns, default=None
     )
     try:
-        result = _commit(replace(oldest, attempts=attempts, started_at=started_at), folded)
+        result = _commit(replace(oldest, attempts=attempts, started_at=started_at), folded, unsynced)
     except CommitUndecided as error:
         for append in followers:
             append.answer = CommitUndecided(str(error), uuid=error.uuid, version=error.version)
@@ -312,11 +314,20 @@ def commit_group(
 
 def commit_alone(append: PendingAppend) -> CommitResult:
     """Commit one append with files of its own."""
-    fragments = append.rows.write(append.location.codec, append.new_uuid) if append.rows else ()
-    return _commit(append, _with_files(append, fragments))
+    unsynced = _unsynced_files(append.location)
+    fragments = append.rows.write(append.location.codec, append.new_uuid, unsynced) if append.rows else ()
+    return _commit(append, _with_files(append, fragments), unsynced)
 
 
-def _write_rows(leader: PendingAppend, more: Callable[[], Sequence[PendingAppend]]) -> tuple[Fragment, ...]:
+def _unsynced_files(location: Location) -> list[str] | None:
+    """Return a list for the files that are synced together with the manifest; `None` if each is synced when it is
+    written."""
+    return [] if isinstance(location.own_store, SupportsDeferredSync) else None
+
+
+def _write_rows(
+    leader: PendingAppend, more: Callable[[], Sequence[PendingAppend]], unsynced: list[str] | None
+) -> tuple[Fragment, ...]:
     """Write one file with the rows of the leader and of the appends that join it. No fragments if the leader's rows
     were written before: it then leads appends whose rows were written too."""
     if leader.rows is None:
@@ -327,7 +338,7 @@ def _write_rows(leader: PendingAppend, more: Callable[[], Sequence[PendingAppend
         while newcomers := more():
             yield from (append.rows for append in newcomers if append.rows)
 
-    return write_shared_file(leader.location, leader.rows, joining(), leader.new_uuid)
+    return write_shared_file(leader.location, leader.rows, joining(), leader.new_uuid, unsynced)
 
 
 def _rows_first(leader: PendingAppend, followers: Sequence[PendingAppend]) -> Sequence[PendingAppend]:
@@ -363,7 +374,7 @@ def _with_files(append: PendingAppend, fragments: Sequence[Fragment]) -> Transac
     return replace(append.transaction, operation=operation)
 
 
-def _commit(append: PendingAppend, ours: Transaction) -> CommitResult:
+def _commit(append: PendingAppend, ours: Transaction, unsynced: Sequence[str] | None) -> CommitResult:
     return commit(
         append.location,
         ours,
@@ -373,6 +384,7 @@ def _commit(append: PendingAppend, ours: Transaction) -> CommitResult:
         runtime=append.runtime,
         started_at=append.started_at,
         leased=append.leased,
+        unsynced=unsynced or (),
     )
 
 

@@ -43,7 +43,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.limits import CapExceeded
 from lance_core.package_version import LIBRARY_VERSION
 from lance_core.runtime import Runtime
-from lance_core.storage.store import Put, SupportsCommitLock
+from lance_core.storage.store import Put, SupportsCommitLock, SupportsDeferredSync
 from lance_core.transactions.apply import CommitContext, Fork, NewTable, apply, encode_transaction_file
 from lance_core.transactions.committed_transaction import CommittedTransaction
 from lance_core.transactions.conflicts import ConflictResult, judge
@@ -88,18 +88,20 @@ def commit(
     runtime: Runtime,
     started_at: ClockReading | None = None,
     leased: Collection[str] = (),
+    unsynced: Sequence[str] = (),
 ) -> CommitResult:
     """Commit the transaction in exactly one version.
 
     The history after `since` is searched for an earlier commit of it. `started_at` is a time before its first file was
     written; None means now. The caller holds a lease on the files with the keys `leased`, and has checked that they
-    exist."""
+    exist. The files `unsynced` are made durable before the version exists; the store supports deferred syncs if there
+    are any (`storage/006-syncs-of-a-commit.md`)."""
     store = location.own_store
     lock = store.commit_lock(naming.VERSIONS) if isinstance(store, SupportsCommitLock) else nullcontext()
     # A restore references old files, and its own version may come too late to protect them from a cleanup.
     written_at = ClockReading.distant_past() if isinstance(ours.operation, Restore) else started_at
     with CommitFence(location, ours.uuid, written_at, runtime, leased) as fence, lock:
-        return _CommitLoop(location, ours, base, since, attempts, runtime, fence).run()
+        return _CommitLoop(location, ours, base, since, attempts, runtime, fence, unsynced).run()
 
 
 class _CommitLoop:
@@ -114,6 +116,7 @@ class _CommitLoop:
         attempts_max: int,
         runtime: Runtime,
         fence: CommitFence,
+        unsynced: Sequence[str],
     ) -> None:
         self._location, self._ours, self._base, self._since = location, ours, base, since
         self._attempts_max, self._runtime, self._fence = attempts_max, runtime, fence
@@ -127,6 +130,10 @@ class _CommitLoop:
         """Version that another writer created just now: the next attempt reads it by name, without a listing."""
         self._transaction_file = _TransactionFile()
         self._backoff = Backoff(runtime)
+        self._deferring = store if isinstance(store := location.own_store, SupportsDeferredSync) else None
+        self._unsynced = list(unsynced)
+        """Files that have to be made durable before the next put."""
+        assert self._deferring or not unsynced
 
     def run(self) -> CommitResult:
         while True:
@@ -141,7 +148,7 @@ class _CommitLoop:
                 if not self._fence.before_put(candidate.manifest, candidate.before, candidate.files):
                     self._taken, self._backoff = None, Backoff(self._runtime)
                     continue  # the checks took long: read the history again, so that the put is not late
-                put = self._location.store.create(candidate.manifest.path, candidate.manifest.encode())
+                put = self._put(candidate.manifest)
             except RetryableConflict as error:
                 raise _conflict_in_rebase(self._location, self._ours, error) from error
             except LanceError as error:
@@ -246,8 +253,24 @@ class _CommitLoop:
             manifest = apply(head, transaction, context, restored=restored)
             check_caps(manifest, files)
         for path, data in files.items():
-            location.store.put(path, data)
+            self._write_file(path, data)
         return _Candidate(manifest, scheme, before, transaction.operation, files)
+
+    def _write_file(self, path: str, data: bytes) -> None:
+        """Write a file that the manifest references. Its sync may be deferred to the put of the manifest."""
+        if self._deferring is None:
+            self._location.store.put(path, data)
+        else:
+            self._deferring.put_unsynced(path, data)
+            self._unsynced.append(path)
+
+    def _put(self, manifest: Manifest) -> Put:
+        """Create the manifest, once all files of the commit are durable."""
+        if self._deferring is None:
+            return self._location.store.create(manifest.path, manifest.encode())
+        put = self._deferring.create_after(manifest.path, manifest.encode(), self._unsynced)
+        self._unsynced = []
+        return put
 
     def _dropped_checksums(self, head: Manifest, planned_on: Manifest | None) -> Mapping[str, FileChecksum]:
         """Return the checksums that another engine dropped when it committed the head. They are taken from the version

@@ -39,8 +39,9 @@ class FileWriter(Protocol):
     def add_metadata(self, key: str, value: str) -> None:
         """Add an entry to the metadata of the file's schema."""
 
-    def finish(self) -> FileChecksum:
-        """Close the file, make it durable, and return its size and hash."""
+    def finish(self, unsynced: list[str] | None = None) -> FileChecksum:
+        """Close the file, make it durable, and return its size and hash. With `unsynced`, paths that need a sync are
+        added to that list, and the caller makes them durable."""
 
 
 class FileReader(Protocol):

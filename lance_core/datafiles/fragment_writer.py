@@ -73,9 +73,11 @@ class BufferedRows:
     rows: int
     bytes: int
 
-    def write(self, codec: DataCodec, new_uuid: Callable[[], uuid.UUID]) -> tuple[Fragment, ...]:
-        """Write the rows to files of their own."""
-        rolling = RollingWriter(codec, self.version, self.limits, new_uuid)
+    def write(
+        self, codec: DataCodec, new_uuid: Callable[[], uuid.UUID], unsynced: list[str] | None = None
+    ) -> tuple[Fragment, ...]:
+        """Write the rows to files of their own. Files that need a sync are made durable, or added to `unsynced`."""
+        rolling = RollingWriter(codec, self.version, self.limits, new_uuid, unsynced)
         rolling.write_all(self)
         return rolling.finish()
 
@@ -172,9 +174,16 @@ class RollingWriter:
     """Writes one file after the other, each up to the limits."""
 
     def __init__(
-        self, codec: DataCodec, version: StorageVersion, limits: FileLimits, new_uuid: Callable[[], uuid.UUID]
+        self,
+        codec: DataCodec,
+        version: StorageVersion,
+        limits: FileLimits,
+        new_uuid: Callable[[], uuid.UUID],
+        unsynced: list[str] | None = None,
     ) -> None:
+        """Files that need a sync are made durable, or added to `unsynced`."""
         self._codec = codec
+        self._unsynced = unsynced
         self._version = version
         self._limits = limits
         self._new_uuid = new_uuid
@@ -223,7 +232,7 @@ class RollingWriter:
     def _close(self) -> None:
         assert self._file is not None
         assert self._columns is not None
-        checksum = self._file.finish()
+        checksum = self._file.finish(self._unsynced)
         self._file = None
         file = _describe_file(self._name, self._columns, self._version, checksum)
         self._fragments.append(Fragment.of(files=[file], physical_rows=self._rows))

@@ -67,7 +67,7 @@ class IpcFileWriter:
     def add_metadata(self, key: str, value: str) -> None:
         self._metadata[key] = value
 
-    def finish(self) -> FileChecksum:
+    def finish(self, unsynced: list[str] | None = None) -> FileChecksum:
         buffer = io.BytesIO()
         metadata = {**(self._schema.metadata or {}), **self._metadata}
         with pa.ipc.new_file(buffer, self._schema.with_metadata(metadata)) as writer:

@@ -129,7 +129,7 @@ class LanceCodec:
 
     def view_decoder(self, path: str) -> "_ViewDecoder":
         """Return the decoder for pages of a file in memory."""
-        return _ViewDecoder(self.store, str(self.store.resolve_path(path)))
+        return _ViewDecoder(self.store, self.store.codec_path(path))
 
     def _open_object(self, path: str, columns: Sequence[str], size: int) -> FileReader | None:
         """Open a file of an object store by reading its end, with one request; `None` if only the codec can open it."""
@@ -208,7 +208,7 @@ class LanceFileWriter:
         self._store = store
         self._path = path
         self._blob_directory = path.removesuffix(".lance")
-        self._full_path = str(store.resolve_path(path))
+        self._full_path = store.codec_path(path)
         store.create_directory(path.rpartition("/")[0])
         with _translated_errors(self._store, self._full_path):
             self._staged = None if isinstance(store, LocalStore) else StagedFile(store, path)
@@ -233,7 +233,7 @@ class LanceFileWriter:
         with _translated_errors(self._store, self._full_path):
             self._writer.add_schema_metadata(key, value)
 
-    def finish(self) -> FileChecksum:
+    def finish(self, unsynced: list[str] | None = None) -> FileChecksum:
         with _translated_errors(self._store, self._full_path):
             self._blobs.finish()
             self._writer.close()
@@ -242,7 +242,10 @@ class LanceFileWriter:
                 return self._staged.finish()
         blobs = [f"{self._blob_directory}/{blob_file_name(number)}" for number in self._blobs.blob_ids]
         checksum = compute_checksum(self._store, self._path)  # from memory, since nothing is on disk yet
-        self._store.ensure_durable([*blobs, self._path])
+        if unsynced is None:
+            self._store.ensure_durable([*blobs, self._path])
+        else:
+            unsynced += [*blobs, self._path]
         self._check_complete(checksum.size)
         return checksum
 
@@ -289,7 +292,7 @@ class LanceFileReader:
         self._store = store
         self._path = path
         self._checked = checked
-        self.full_path = str(store.resolve_path(path))
+        self.full_path = store.codec_path(path)
         self._columns = columns or None
         self._reader = self._open(self._columns)
         self._describe = describe

@@ -89,9 +89,9 @@ class _RecordingWriter:
     def add_metadata(self, key: str, value: str) -> None:
         self._writer.add_metadata(key, value)
 
-    def finish(self) -> FileChecksum:
+    def finish(self, unsynced: list[str] | None = None) -> FileChecksum:
         self._writer.add_metadata(WRITER_KEY, PACKAGE_VERSION)
-        checksum = self._checksums[self._name] = self._writer.finish()
+        checksum = self._checksums[self._name] = self._writer.finish(unsynced)
         return checksum
 
 

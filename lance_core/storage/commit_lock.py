@@ -17,7 +17,7 @@ from pathlib import Path
 _TIMEOUT_SECONDS = 2.0
 _open_descriptors: set[int] = set()
 """Descriptors that hold a lock or wait for one. A forked child that inherited them would keep its parent's locks."""
-_blocked_directories: set[Path] = set()
+_blocked_directories: set[str] = set()
 """Directories for which a writer of this process timed out while its waiter thread still waits for the lock."""
 
 
@@ -33,11 +33,12 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 @contextmanager
-def commit_lock(directory: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> Iterator[bool]:
+def commit_lock(path: Path | str, timeout_seconds: float = _TIMEOUT_SECONDS) -> Iterator[bool]:
     """Hold the lock of a directory, and yield whether it was acquired.
 
     The lock is not acquired if the directory does not exist, its file system has no locks, or the wait times out.
     """
+    directory = os.fspath(path)
     if directory in _blocked_directories:
         yield False
         return
@@ -75,7 +76,7 @@ class _LockWaiter:
     A caller that times out leaves the descriptor to the thread, which releases the lock as soon as it acquires it.
     """
 
-    def __init__(self, descriptor: int, directory: Path) -> None:
+    def __init__(self, descriptor: int, directory: str) -> None:
         self._descriptor = descriptor
         self._directory = directory
         self._acquired = threading.Event()

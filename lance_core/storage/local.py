@@ -1,8 +1,9 @@
 """Local store: a directory on this machine. A file survives a power loss completely once its write has returned.
 
 A write goes to a temporary name in the same directory, is fsynced, and gets its final name by `link` (create) or
-`rename` (put). Then the directory is fsynced, and so are its parents if they are new. `link` makes create exclusive,
-and no reader ever sees a partial file. File systems without hard links are rejected, because every available
+`rename` (put). Then the directory is fsynced, and so are its parents if they are new. `put_unsynced` leaves the syncs
+to the `create_after` of the file that refers to it (`006-syncs-of-a-commit.md`). `link` makes create exclusive, and no
+reader ever sees a partial file. File systems without hard links are rejected, because every available
 substitute for `link` can replace another writer's file.
 
 The guarantee covers the files that this package wrote durably, and the directories on the way to them: before a process
@@ -30,10 +31,25 @@ from typing import TypeAlias
 
 from lance_core.errors import NotFound, StorageError
 from lance_core.storage.commit_lock import commit_lock
-from lance_core.storage.store import ObjectDetails, ObjectInfo, Put, ReportsLastChange, SupportsCommitLock
+from lance_core.storage.file_sync import (
+    check_no_sync_failed,
+    open_into,
+    sync_file,
+    sync_files,
+    sync_if_allowed,
+)
+from lance_core.storage.store import (
+    ObjectDetails,
+    ObjectInfo,
+    Put,
+    ReportsLastChange,
+    SupportsCommitLock,
+    SupportsDeferredSync,
+)
 
-_NEW_FILE_MODE = 0o666
 _TEMPORARY = ".tmp"
+_RELATIVE_NAMES = frozenset({"", ".", ".."})
+_READING_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 _LINKS_UNSUPPORTED = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 _DEFINITELY_NOT_LINKED = (errno.EACCES, errno.EDQUOT, errno.ENAMETOOLONG, errno.ENOSPC, errno.EROFS)
 """Errors after which `link` definitely had no effect."""
@@ -41,10 +57,6 @@ _Identity: TypeAlias = tuple[int, int]
 _synced_entries: dict[Path, _Identity] = {}
 """Directories whose entry in their parent this process has synced, each with its identity, which changes if the
 directory is recreated."""
-_failed_directories: dict[_Identity, int] = {}
-"""Directories whose sync has failed, each with an open descriptor, so that no other gets its inode number."""
-_failed_files: set[tuple[int, int, int]] = set()
-"""Files whose sync has failed: device, inode number and modification time."""
 _TIMESTAMP_TOLERANCE_NS = 10_000_000
 """The clock that file systems take timestamps from ticks every few milliseconds."""
 
@@ -55,7 +67,7 @@ def forget_synced_entries() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalStore(ReportsLastChange, SupportsCommitLock):
+class LocalStore(ReportsLastChange, SupportsCommitLock, SupportsDeferredSync):
     """Directory `root` as a store. With `durable=False` no call fsyncs."""
 
     root: Path
@@ -80,15 +92,19 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         return text
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        owner: list[int] = []
         try:
-            with self.open_regular_file(path) as (descriptor, size):
-                # `pread` allocates the requested length, so a length beyond the end of the file is cut first.
-                rest = max(size - start, 0)
-                return _read_range(descriptor, start, rest if length is None else min(length, rest))
+            size = self._open_regular_file(owner, path)
+            # `pread` allocates the requested length, so a length beyond the end of the file is cut first.
+            rest = max(size - start, 0)
+            return _read_range(owner[0], start, rest if length is None else min(length, rest))
         except FileNotFoundError as error:
             raise NotFound(f"{self.root / path} does not exist") from error
         except OSError as error:
             raise _storage_error("read", self.root / path, error) from error
+        finally:
+            for descriptor in owner:
+                os.close(descriptor)
 
     def read_parts(self, path: str, part_bytes: int) -> Iterator[memoryview]:
         """Yield the bytes of a file in parts. A part is valid until the next one is requested."""
@@ -104,26 +120,30 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
 
     @contextmanager
     def open_regular_file(self, path: str) -> Iterator[tuple[int, int]]:
-        """Open a regular file for a block of code, with its descriptor and size.
-
-        Anything else is rejected; `O_NONBLOCK` keeps the open of a pipe from waiting for a writer.
-        """
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+        """Open a regular file for a block of code, with its descriptor and size."""
         owner: list[int] = []
         try:
-            try:
-                _open_into(owner, self._resolve_target(path), flags)
-            except OSError as error:
-                if error.errno != errno.ELOOP:
-                    raise
-                _open_into(owner, self._resolve(path), flags)
-            status = os.fstat(owner[0])
-            if not stat.S_ISREG(status.st_mode):
-                raise StorageError(f"could not read {self.root / path}: it is not a regular file")
-            yield owner[0], status.st_size
+            size = self._open_regular_file(owner, path)
+            yield owner[0], size
         finally:
             for descriptor in owner:
                 os.close(descriptor)
+
+    def _open_regular_file(self, owner: list[int], path: str) -> int:
+        """Open a regular file, append its descriptor to a list, whose owner closes it, and return its size.
+
+        Anything else is rejected; `O_NONBLOCK` keeps the open of a pipe from waiting for a writer.
+        """
+        try:
+            open_into(owner, self._resolve_target(path), _READING_FLAGS)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            open_into(owner, self._resolve(path), _READING_FLAGS)
+        status = os.fstat(owner[0])
+        if not stat.S_ISREG(status.st_mode):
+            raise StorageError(f"could not read {self.root / path}: it is not a regular file")
+        return status.st_size
 
     def head(self, path: str) -> ObjectInfo | None:
         try:
@@ -159,7 +179,7 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
     def walk(self, directory: str) -> Sequence[ObjectInfo]:
         files: list[_ListedFile] = []
         pending = [directory]
-        if not self._is_free_of_links(directory):
+        if self._path_without_links(directory) is None:
             return ()
         while pending:
             current = pending.pop()
@@ -190,17 +210,30 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
     def put(self, path: str, data: bytes) -> None:
         target = self._resolve_target(path)
         try:
-            _check_no_sync_failed(os.path.dirname(target))
+            check_no_sync_failed(os.path.dirname(target))
             os.replace(self._write_temporary(target, data), target)
             self._sync_directory(os.path.dirname(target))
         except OSError as error:
             raise _storage_error("write", target, error) from error
 
-    def create(self, path: str, data: bytes) -> Put:
+    def put_unsynced(self, path: str, data: bytes) -> None:
         target = self._resolve_target(path)
         try:
-            _check_no_sync_failed(os.path.dirname(target))
-            temporary = self._write_temporary(target, data)
+            check_no_sync_failed(os.path.dirname(target))
+            os.replace(self._write_temporary(target, data, durable=False), target)
+        except OSError as error:
+            raise _storage_error("write", target, error) from error
+
+    def create(self, path: str, data: bytes) -> Put:
+        return self.create_after(path, data, ())
+
+    def create_after(self, path: str, data: bytes, unsynced: Sequence[str]) -> Put:
+        target = self._resolve_target(path)
+        try:
+            check_no_sync_failed(os.path.dirname(target))
+            temporary = self._write_temporary(target, data, durable=not unsynced)
+            if unsynced and self.durable:
+                self._sync_before(temporary, [self._resolve(each) for each in unsynced])
         except OSError as error:
             raise _storage_error("write", target, error) from error
         try:
@@ -241,9 +274,8 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
             return
         try:
             files = [self._resolve(path) for path in paths]
-            for file in files:
-                _fsync(file)
-            for directory in {os.path.dirname(file) for file in files}:
+            sync_files(files)
+            for directory in dict.fromkeys(map(os.path.dirname, files)):
                 self._sync_directory(directory)
         except OSError as error:
             raise _storage_error("make durable", self.root, error) from error
@@ -278,11 +310,11 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         return _details(path, file) if unchanged else None
 
     def commit_lock(self, directory: str) -> AbstractContextManager[bool]:
-        return commit_lock(self.resolve_path(directory))
+        return commit_lock(self._resolve(directory))
 
     def remove_empty_directories(self, directory: str) -> None:
         """Remove a directory and the directories in it if they are empty. Links are not followed."""
-        if not self._is_free_of_links(directory):
+        if self._path_without_links(directory) is None:
             return
         for current, _directories, _files in os.walk(self.root / directory, topdown=False):
             with suppress(OSError):  # the directory is not empty
@@ -290,21 +322,24 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
 
     def create_directory(self, directory: str) -> None:
         try:
-            self._make_directories(self.resolve_path(directory))
+            resolved = self._resolve(directory)
+            if not os.path.isdir(resolved):
+                self._make_directories(Path(resolved))
         except OSError as error:
             raise _storage_error("create", self.root / directory, error) from error
+
+    def codec_path(self, path: str) -> str:
+        """Return the path by which the codec opens a file."""
+        return self._resolve(path)
 
     def resolve_path(self, path: str) -> Path:
         """Return the absolute path with all links followed. The file need not exist."""
         return Path(self._resolve(path))
 
     def _resolve(self, path: str) -> str:
-        """Return the absolute path with all links followed, and raise if it is outside the root.
-
-        The result is a string, not a `Path`, because a small append resolves about twenty paths.
-        """
-        if self._is_free_of_links(path):
-            return os.path.join(self.root, path)
+        """Return the absolute path with all links followed, and raise if it is outside the root."""
+        if (plain := self._path_without_links(path)) is not None:
+            return plain
         root, resolved = os.path.realpath(self.root), os.path.realpath(self.root / path)
         if resolved != root and not resolved.startswith(os.path.join(root, "")):
             raise StorageError(
@@ -320,24 +355,30 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         directory, _, name = path.rpartition("/")
         if name in {"", ".", ".."} or "\0" in name:
             return self._resolve(path)
-        return os.path.join(self._resolve(directory) if directory else self.root, name)
+        if not directory:
+            return f"{self.root}/{name}"
+        return f"{self._path_without_links(directory) or self._resolve(directory)}/{name}"
 
     def _stat(self, path: str) -> os.stat_result:
         """Return the status of a file. Most paths are not links and cost a single call."""
         status = os.lstat(self._resolve_target(path))
         return os.stat(self._resolve(path)) if stat.S_ISLNK(status.st_mode) else status
 
-    def _is_free_of_links(self, path: str) -> bool:
-        """Return whether no part of a plain path is a link. This costs a fraction of resolving the path."""
+    def _path_without_links(self, path: str) -> str | None:
+        """Return the absolute path of a plain path of which no part is a link; otherwise `None`. This costs a fraction
+        of resolving the path, which a small append does about twenty times."""
         names = path.split("/")
-        if "\0" in path or not {"", ".", ".."}.isdisjoint(names):
-            return False
-        prefix = str(self.root)
+        if "\0" in path or not _RELATIVE_NAMES.isdisjoint(names):
+            return None
+        absolute = str(self.root)
         for name in names:
-            prefix = f"{prefix}/{name}"
-            if os.path.islink(prefix):
-                return False
-        return True
+            absolute = f"{absolute}/{name}"
+            try:
+                if stat.S_ISLNK(os.lstat(absolute).st_mode):
+                    return None
+            except (OSError, ValueError):  # it does not exist yet
+                continue
+        return absolute
 
     def _write_temporary(self, target: str, data: bytes, *, durable: bool = True) -> str:
         """Write the data to a temporary file in the directory of `target`, and return its path."""
@@ -351,12 +392,17 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         return temporary
 
     def _write_new_file(self, path: str, data: bytes, *, durable: bool) -> None:
-        with _open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+        owner: list[int] = []
+        try:
+            open_into(owner, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             remaining = memoryview(data)
             while remaining:
-                remaining = remaining[os.write(descriptor, remaining) :]
+                remaining = remaining[os.write(owner[0], remaining) :]
             if durable and self.durable:
-                os.fsync(descriptor)
+                os.fsync(owner[0])
+        finally:
+            for descriptor in owner:
+                os.close(descriptor)
 
     def _make_directories(self, directory: Path) -> None:
         """Create a directory and its missing parents from the top down, and sync the entry of each in its parent."""
@@ -367,12 +413,29 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
         for new in reversed(missing):
             new.mkdir(exist_ok=True)
             if self.durable:
-                _fsync(new.parent)
+                sync_file(new.parent)
                 _synced_entries[new] = _identity(new)
+
+    def _sync_before(self, temporary: str, files: Sequence[str]) -> None:
+        """Sync a temporary file and other files together, then the directories of the other files. Delete the temporary
+        file if a sync fails."""
+        try:
+            sync_files([*files, temporary])
+            for directory in dict.fromkeys(map(os.path.dirname, files)):
+                self._sync_directory(directory)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(temporary)
+            if isinstance(error, FileNotFoundError):
+                raise NotFound(
+                    f"{error.filename} does not exist any more, although this commit has just written it: a cleanup or "
+                    "another program removed it. Repeat the write"
+                ) from error
+            raise
 
     def _sync_directory(self, directory: str) -> None:
         if self.durable:
-            _fsync(directory)
+            sync_file(directory)
             self._sync_parent_entries(Path(directory))
 
     def _sync_parent_entries(self, directory: Path) -> None:
@@ -386,13 +449,13 @@ class LocalStore(ReportsLastChange, SupportsCommitLock):
             with os.scandir(self.root) as entries:
                 children = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
             for synced in (*children, self.root):
-                _fsync(synced)
-            _fsync_if_allowed(self.root.parent)
+                sync_file(synced)
+            sync_if_allowed(self.root.parent)
             for synced in (*children, self.root):
                 _synced_entries[synced] = _identity(synced)
         while directory != self.root:
             if _synced_entries.get(directory) != _identity(directory):
-                _fsync(directory.parent)
+                sync_file(directory.parent)
                 _synced_entries[directory] = _identity(directory)
             directory = directory.parent
 
@@ -434,48 +497,6 @@ def _read_range(descriptor: int, start: int, length: int) -> bytes:
     return b"".join(chunks)
 
 
-def _fsync(path: Path | str) -> None:
-    """Sync a file or a directory, unless an earlier sync of it has failed."""
-    with _open_descriptor(path, os.O_RDONLY) as descriptor:
-        _check_no_sync_failed(descriptor)
-        try:
-            os.fsync(descriptor)
-        except OSError:
-            _record_failed_sync(descriptor)
-            raise
-
-
-def _record_failed_sync(descriptor: int) -> None:
-    status = os.fstat(descriptor)
-    if stat.S_ISDIR(status.st_mode):
-        _failed_directories.setdefault((status.st_dev, status.st_ino), os.dup(descriptor))
-    else:
-        _failed_files.add((status.st_dev, status.st_ino, status.st_mtime_ns))
-
-
-def _check_no_sync_failed(file: str | int) -> None:
-    """Raise `OSError` if a sync of this file or directory has failed in this process. A missing one passes."""
-    if not (_failed_directories or _failed_files):
-        return
-    try:
-        status = os.stat(file)
-    except OSError:
-        return
-    identity = status.st_dev, status.st_ino
-    if identity in _failed_directories or (*identity, status.st_mtime_ns) in _failed_files:
-        raise OSError(
-            errno.EIO,
-            "an earlier sync in this process failed, and data that it did not write may be lost even if a later sync "
-            "succeeds. Check the disk, then start the process again",
-        )
-
-
-def _fsync_if_allowed(directory: Path) -> None:
-    """Sync a directory unless it may not be opened: a process without that permission created no entry in it."""
-    with suppress(PermissionError):
-        _fsync(directory)
-
-
 def _identity(directory: Path) -> _Identity:
     status = os.stat(directory)
     return status.st_dev, status.st_ino
@@ -494,25 +515,3 @@ def _details(path: str, status: os.stat_result) -> ObjectDetails:
 
 def _storage_error(action: str, path: Path | str, error: OSError) -> StorageError:
     return StorageError(f"could not {action} {path}: {error.strerror or error}")
-
-
-def _open_into(owner: list[int], path: str | os.PathLike[str], flags: int) -> None:
-    """Open a file or a directory, and append its descriptor to a list, whose owner closes it.
-
-    A signal handler may raise between two instructions of Python, also between the return of `os.open` and the
-    assignment of its result, and then nothing can close the descriptor. So the system call runs inside of
-    `list.extend`, which no handler interrupts.
-    """
-    owner.extend(map(os.open, (path,), (flags,), (_NEW_FILE_MODE,)))
-
-
-@contextmanager
-def _open_descriptor(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
-    """Open a file or a directory for a block of code."""
-    owner: list[int] = []
-    try:
-        _open_into(owner, path, flags)
-        yield owner[0]
-    finally:
-        for descriptor in owner:
-            os.close(descriptor)

@@ -168,7 +168,7 @@ class ObjectStore(
     def codec_uri(self) -> str:
         return self.location.uri
 
-    def resolve_path(self, path: str) -> str:
+    def codec_path(self, path: str) -> str:
         """Return the URI of an object."""
         return self._uri(path)
 

@@ -165,6 +165,23 @@ class ReportsLastChange(ABC):
         """Return the file's details, if no entry of its directory was added, removed or renamed since it was put."""
 
 
+class SupportsDeferredSync(ABC):
+    """Store that makes files survive a power loss by syncs, of which several together take about the time of one."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def put_unsynced(self, path: str, data: bytes) -> None:
+        """Write a new object like `put`, but leave its sync to a later call of `create_after`. After a power loss
+        before that call the object may be missing, empty or incomplete, so nothing may refer to it yet."""
+
+    @abstractmethod
+    def create_after(self, path: str, data: bytes, unsynced: Sequence[str]) -> Put:
+        """Create an object like `create`. Before it gets its name, the existing objects `unsynced` survive a power loss
+        under their names. Raise `NotFound` if one of them does not exist. After an error the new object definitely does
+        not exist."""
+
+
 class SupportsCommitLock(ABC):
     """Store with an advisory lock that orders commits. Correctness does not depend on it: `create` decides which
     writer commits, and writers that take the lock merely do not lose races to each other.

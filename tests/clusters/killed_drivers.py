@@ -8,7 +8,7 @@ because its workers are separate processes.
 import functools
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,23 +28,23 @@ _EXISTING_MARKER = "/"  # always exists, so that the fault never strikes
 
 def die_while_committing(spark: SparkSession, uri: str, verb: str, point: Point) -> None:
     create_table(spark, uri)
-    create = LocalStore.create
+    create = LocalStore.create_after
     versions_left = int(VERBS[verb].reserves)
 
     @functools.wraps(create)
-    def create_or_die(store: LocalStore, path: str, data: bytes) -> object:
+    def create_or_die(store: LocalStore, path: str, data: bytes, unsynced: Sequence[str]) -> object:
         nonlocal versions_left
         if not path.startswith("_versions/"):
-            return create(store, path, data)
+            return create(store, path, data, unsynced)
         if versions_left:
             versions_left -= 1
-            return create(store, path, data)
+            return create(store, path, data, unsynced)
         if point == "after the version":
-            create(store, path, data)
+            create(store, path, data, unsynced)
         os.kill(os.getpid(), signal.SIGKILL)
         return None
 
-    LocalStore.create = create_or_die  # type: ignore[assignment, method-assign]
+    LocalStore.create_after = create_or_die  # type: ignore[assignment, method-assign]
     VERBS[verb].change(spark, uri, TaskFault("fail", _EXISTING_MARKER))
 
 

@@ -10,6 +10,7 @@ import itertools
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import boto3
@@ -25,18 +26,18 @@ ROWS = 1000
 
 
 def kill_at(point: str) -> None:
-    create = LocalStore.create
+    create = LocalStore.create_after
 
     @functools.wraps(create)
-    def create_or_die(store: LocalStore, path: str, data: bytes) -> object:
+    def create_or_die(store: LocalStore, path: str, data: bytes, unsynced: Sequence[str]) -> object:
         if not path.startswith("_versions/"):
-            return create(store, path, data)
+            return create(store, path, data, unsynced)
         if point == "after the version":
-            create(store, path, data)
+            create(store, path, data, unsynced)
         os.kill(os.getpid(), signal.SIGKILL)
         return None
 
-    LocalStore.create = create_or_die  # type: ignore[assignment, method-assign]
+    LocalStore.create_after = create_or_die  # type: ignore[assignment, method-assign]
 
 
 def channels(endpoint: str | None) -> dict[str, Any]:

@@ -36,11 +36,11 @@ def _omit_one_fragment(patch: pytest.MonkeyPatch) -> None:
     """A combined transaction lacks its first fragment."""
     original = group_commit._commit
 
-    def commit(append: PendingAppend, transaction: Transaction) -> CommitResult:
+    def commit(append: PendingAppend, transaction: Transaction, unsynced: list[str] | None) -> CommitResult:
         assert isinstance(transaction.operation, Append)
         if len(transaction.operation.fragments) > 1:
             transaction = replace(transaction, operation=Append(transaction.operation.fragments[1:]))
-        return original(append, transaction)
+        return original(append, transaction, unsynced)
 
     patch.setattr(group_commit, "_commit", commit)
 
@@ -49,10 +49,14 @@ def _omit_last_rows(patch: pytest.MonkeyPatch) -> None:
     """A shared file lacks the rows of its last append."""
 
     def write_without_last_rows(
-        location: Location, first: BufferedRows, others: Iterable[BufferedRows], new_uuid: Callable[[], UUID]
+        location: Location,
+        first: BufferedRows,
+        others: Iterable[BufferedRows],
+        new_uuid: Callable[[], UUID],
+        unsynced: list[str] | None,
     ) -> tuple[Fragment, ...]:
         appends = [first, *others]
-        writer = RollingWriter(location.codec, first.version, first.limits, new_uuid)
+        writer = RollingWriter(location.codec, first.version, first.limits, new_uuid, unsynced)
         for rows in appends[:-1] or appends:
             writer.write_all(rows)
         (fragment,) = writer.finish()
@@ -66,14 +70,18 @@ def _keep_shared_file_alone(patch: pytest.MonkeyPatch) -> None:
     shared_files: list[tuple[Fragment, ...]] = []
 
     def write_and_remember(
-        location: Location, first: BufferedRows, others: Iterable[BufferedRows], new_uuid: Callable[[], UUID]
+        location: Location,
+        first: BufferedRows,
+        others: Iterable[BufferedRows],
+        new_uuid: Callable[[], UUID],
+        unsynced: list[str] | None,
     ) -> tuple[Fragment, ...]:
-        shared_files.append(write_shared_file(location, first, others, new_uuid))
+        shared_files.append(write_shared_file(location, first, others, new_uuid, unsynced))
         return shared_files[-1]
 
     def commit_alone(append: PendingAppend) -> CommitResult:
         fragments = shared_files[-1] if shared_files else ()
-        return group_commit._commit(append, group_commit._with_files(append, fragments))
+        return group_commit._commit(append, group_commit._with_files(append, fragments), None)
 
     patch.setattr(group_commit, "write_shared_file", write_and_remember)
     patch.setattr(group_commit, "commit_alone", commit_alone)

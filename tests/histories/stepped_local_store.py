@@ -37,8 +37,14 @@ class SteppedLocalStore(LocalStore):
     def put(self, path: str, data: bytes) -> None:
         self.steps.run(f"put {path}", lambda: LocalStore.put(self, path, data))
 
+    def put_unsynced(self, path: str, data: bytes) -> None:
+        self.steps.run(f"put {path}", lambda: LocalStore.put_unsynced(self, path, data))
+
     def create(self, path: str, data: bytes) -> Put:
-        return self.steps.run_put(f"create {path}", lambda: LocalStore.create(self, path, data))
+        return self.create_after(path, data, ())
+
+    def create_after(self, path: str, data: bytes, unsynced: Sequence[str]) -> Put:
+        return self.steps.run_put(f"create {path}", lambda: LocalStore.create_after(self, path, data, unsynced))
 
     def delete(self, path: str) -> None:
         self.steps.run(f"delete {path}", lambda: LocalStore.delete(self, path))

@@ -33,7 +33,11 @@ class CrashPointRecorder:
 
     def install(self) -> None:
         """Wrap the methods of the store, of Spark and of Dagster that have an effect outside the process."""
-        for method, name in (("create", _name_with_directory("create")), ("put", _name_with_directory("put"))):
+        for method, name in (
+            ("create_after", _name_with_directory("create")),
+            ("put", _name_with_directory("put")),
+            ("put_unsynced", _name_with_directory("put")),
+        ):
             setattr(LocalStore, method, self._wrap(getattr(LocalStore, method), name))
         DataFrame.toArrow = self._wrap(DataFrame.toArrow, lambda frame: "spark job")  # type: ignore[method-assign]
         for method, instance_name in (
@@ -73,7 +77,7 @@ def _fixed_name(name: str) -> Callable[..., str]:
 
 def _name_with_directory(name: str) -> Callable[..., str]:
     """Append the directory inside the table to the name; file names differ between runs."""
-    return lambda store, path, data: f"{name} {path.rpartition('/')[0]}"
+    return lambda store, path, *_arguments: f"{name} {path.rpartition('/')[0]}"
 
 
 def _event_name(instance: dg.DagsterInstance, entry: dg.EventLogEntry, **_: object) -> str | None:

@@ -6,7 +6,12 @@ python -m tests.syscalls.recordings     records all of them again
 from pathlib import Path
 
 from tests.syscalls.events import load_events, save_events
-from tests.syscalls.planted_defects import IGNORED_SYNC_ERROR, MANIFEST_BEFORE_DATA, SKIPPED_DIRECTORY_SYNC
+from tests.syscalls.planted_defects import (
+    IGNORED_SYNC_ERROR,
+    MANIFEST_BEFORE_DATA,
+    MANIFEST_BEFORE_SYNCS,
+    SKIPPED_DIRECTORY_SYNC,
+)
 from tests.syscalls.power_loss import Recording, record_workload, workspace
 
 DIRECTORY = Path(__file__).parent / "traces"
@@ -15,6 +20,7 @@ SOUND = "sound"
 DEFECTIVE_RUNS = {
     SKIPPED_DIRECTORY_SYNC: "",
     MANIFEST_BEFORE_DATA: "",
+    MANIFEST_BEFORE_SYNCS: "",
     IGNORED_SYNC_ERROR: "fsync:error=EIO",
 }
 """Planted defects, each with the fault that is injected while its workload is recorded."""

@@ -162,19 +162,24 @@ def plan_faults(calls: Sequence[SystemCall]) -> Iterator[Fault]:
 
 
 def find_missing_syncs(calls: Sequence[SystemCall]) -> list[Problem]:
-    """Return the files and names that a step has made without syncing them. Hints need no sync."""
+    """Return the files and names that a step has made without syncing them, or that it had not synced when a manifest
+    got its name. Hints need no sync."""
     problems = []
+    manifests = [number for number, call in enumerate(calls) if (call.target or "").endswith(".manifest")]
     synced = [(number, call.path) for number, call in enumerate(calls) if call.name in ("fsync", "fdatasync")]
     removed = {call.path for call in calls if call.name in ("unlink", "unlinkat")}
     for number, call in enumerate(calls):
         path = call.target
         if not path or "hint" in path or path in removed:
             continue
-        if not any(each == path if at > number else each == call.path for at, each in synced):
-            problems.append(Problem(MISSING_SYNC, f"the content of {path} is not synced"))
         directory = "" if "/" not in path else str(PurePosixPath(path).parent)
-        if not any(at > number and each == directory for at, each in synced):
-            problems.append(Problem(MISSING_SYNC, f"the name {path} is not synced"))
+        later = [manifest for manifest in manifests if manifest > number]
+        last, moment = (later[0], "before the next manifest") if later else (len(calls), "")
+        before = [(at, each) for at, each in synced if at < last]
+        if not any(each == path if at > number else each == call.path for at, each in before):
+            problems.append(Problem(MISSING_SYNC, f"the content of {path} is not synced {moment}"))
+        if not any(at > number and each == directory for at, each in before):
+            problems.append(Problem(MISSING_SYNC, f"the name {path} is not synced {moment}"))
     return problems
 
 

@@ -1,7 +1,7 @@
 """Commit fence: a put after a long pause may fill a gap in the versions or reference deleted files."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -100,14 +100,16 @@ def test_files_deleted_during_a_pause_are_reported() -> None:
 def test_a_clock_that_steps_ahead_before_a_put_is_detected_on_a_local_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_finished: bool
 ) -> None:
-    """The clock of the file server jumps ahead by a month between the last read of a writer and its put, so that its
-    files are old for a cleanup that runs meanwhile, or has announced what it will remove."""
+    """The clock of the file server jumps ahead by a month between the syncs of a writer and its put, so that its files
+    are old for a cleanup that runs meanwhile, or has announced what it will remove."""
     table = Table.create(tmp_path / "t", pa.table({"id": [1]}))
-    create = LocalStore.create
+    create = LocalStore.create_after
     steps = iter([True])
 
-    def create_after_cleanup(store: LocalStore, path: str, data: bytes) -> Put:
+    def create_after_cleanup(store: LocalStore, path: str, data: bytes, unsynced: Sequence[str]) -> Put:
         if path.startswith(f"{naming.VERSIONS}/") and next(steps, False):
+            store.ensure_durable(unsynced)
+            unsynced = ()
             for file in tmp_path.rglob("*.*"):
                 os.utime(file, times=(0, 0))
             report = Table.open(table.uri).cleanup(dry_run=not is_finished)
@@ -115,9 +117,9 @@ def test_a_clock_that_steps_ahead_before_a_put_is_detected_on_a_local_disk(
             if not is_finished:
                 notice = leases.SweepNotice((), files=tuple(each.path for each in store.walk("data")))
                 leases.announce_sweep(store, notice, SYSTEM_RUNTIME)
-        return create(store, path, data)
+        return create(store, path, data, unsynced)
 
-    monkeypatch.setattr(LocalStore, "create", create_after_cleanup)
+    monkeypatch.setattr(LocalStore, "create_after", create_after_cleanup)
     with pytest.raises(CommitUndecided, match="clock of the store had been changed"):
         table.append(pa.table({"id": [2]}))
     restored = Table.open(table.uri).restore(1)

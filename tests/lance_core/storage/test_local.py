@@ -18,7 +18,7 @@ from types import FrameType
 import pyarrow as pa
 import pytest
 
-from lance_core import CommitUndecided, StorageError, Table
+from lance_core import CommitUndecided, NotFound, StorageError, Table
 from lance_core.storage.local import LocalStore, forget_synced_entries
 from lance_core.storage.store import Put
 from tests.lance_core.storage.store_contract import StoreContract
@@ -113,6 +113,41 @@ def test_ensure_durable_syncs_files_and_then_their_directories(root: Path, monke
         ("fsync", "root/a"),
         *SYNCS_OF_ANCESTORS,
     ]
+
+
+def test_unsynced_files_are_durable_before_the_file_that_follows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(root)
+    for path in ("a/before", "b/before", "c/before"):
+        store.put(path, b"x")
+    recorder = SyscallRecorder(root, monkeypatch)
+    store.put_unsynced("a/one", b"x")
+    store.put_unsynced("b/two", b"x" * 2 * 1024**2)
+    assert recorder.calls == [("replace", "root/a/* -> root/a/one"), ("replace", "root/b/* -> root/b/two")]
+    recorder.calls.clear()
+    assert store.create_after("c/name", b"x", ["a/one", "b/two"]) is Put.CREATED
+    *syncs, link, last = recorder.calls
+    assert syncs[:3] == [("fsync", "root/a/one"), ("fsync", "root/b/two"), ("fsync", "root/c/*")]
+    assert sorted(syncs[3:]) == [("fsync", "root/a"), ("fsync", "root/b")]
+    assert (link, last) == (("link", "root/c/* -> root/c/name"), ("fsync", "root/c"))
+    assert store.create_after("c/name", b"y", ["a/one"]) is Put.EXISTS
+
+
+@pytest.mark.parametrize("failing", ["a/one", "a", "missing"])
+def test_a_file_does_not_exist_if_a_sync_before_it_fails(
+    root: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    store = LocalStore(root)
+    store.put("a/before", b"x")
+    store.put("c/before", b"x")
+    store.put_unsynced("a/one", b"x")
+    FailingSync(root / failing, monkeypatch)
+    unsynced = ["a/one", *(["a/two"] if failing == "missing" else [])]
+    with pytest.raises(NotFound if failing == "missing" else StorageError):
+        store.create_after("c/name", b"x", unsynced)
+    assert [file.name for file in (root / "c").iterdir()] == ["before"]
+    if failing != "missing":
+        with pytest.raises(StorageError, match="an earlier sync in this process failed"):
+            store.create_after("c/name", b"x", unsynced)
 
 
 def test_directories_of_other_writers_are_synced_before_the_first_answer(

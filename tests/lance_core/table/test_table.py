@@ -264,8 +264,8 @@ def test_examples_in_the_code_run() -> None:
 
 
 def test_an_acknowledged_append_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data is synced first, then the transaction, then the manifest under a temporary name, its name, and the
-    directory.
+    """The data, the transaction and the manifest under a temporary name are synced together, then the directories of
+    the first two. The manifest gets its name after that.
     """
     table = Table.create(str(tmp_path / "t"), rows(1))
     recorder = SyscallRecorder(tmp_path / "t", monkeypatch)
@@ -273,12 +273,12 @@ def test_an_acknowledged_append_is_durable(tmp_path: Path, monkeypatch: pytest.M
     manifest = committed.table.manifest
     (data,) = committed.table.fragments[1].files
     assert recorder.calls == [
-        ("fsync", f"t/data/{data.path}"),
-        ("fsync", "t/data"),
-        ("fsync", "t/_transactions/*"),
         ("replace", f"t/_transactions/* -> t/_transactions/{manifest.transaction_file}"),
-        ("fsync", "t/_transactions"),
+        ("fsync", f"t/data/{data.path}"),
+        ("fsync", f"t/_transactions/{manifest.transaction_file}"),
         ("fsync", "t/_versions/*"),
+        ("fsync", "t/data"),
+        ("fsync", "t/_transactions"),
         ("link", f"t/_versions/* -> t/{manifest.path}"),
         ("fsync", "t/_versions"),
         ("replace", "t/_versions/* -> t/_versions/latest_version_hint.json"),  # it may be lost

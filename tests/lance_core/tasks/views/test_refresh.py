@@ -54,7 +54,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, position: int, interrupt: Calla
         patched.setattr(LocalStore, method, call)
 
     with monkeypatch.context() as patched:
-        for method in ("put", "create", "delete"):
+        for method in ("put", "put_unsynced", "create_after", "delete"):
             hook(method)
         yield
 
