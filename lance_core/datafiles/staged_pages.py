@@ -9,10 +9,8 @@ import functools
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -40,6 +38,7 @@ from lance_core.format.page_view import (
     select_pages,
 )
 from lance_core.format.schema import Field
+from lance_core.storage.concurrency import SharedThreads
 from lance_core.storage.local import LocalStore
 from lance_core.storage.lru_cache import LruCache
 from lance_core.storage.store import Store
@@ -62,8 +61,7 @@ _WHOLE_BYTES_MAX = 4 << 20
 _MOST = 0.5
 """A file of at most `_WHOLE_BYTES_MAX` is read by one request if this share of its columns is requested."""
 _CACHED_PROJECTIONS_MAX = 64
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
+_request_threads = SharedThreads("lance-range")
 
 ReadRange = Callable[[str, int, int], bytes]
 """Function that reads a range of a file: path, position, number of bytes."""
@@ -144,7 +142,7 @@ def stage_objects(
 ) -> StagedPages | None:
     """Return the same for files of an object store, whose sizes are known."""
     share = [len(names) / file.field_count if file.field_count else 0.0 for file in files]
-    opened = map_concurrently(
+    opened = _request_threads.map(
         lambda item: open_object(store, item[0], read, is_wanted=item[1] >= _MOST),
         list(zip(files, share, strict=True)),
         concurrency,
@@ -289,7 +287,7 @@ def fetch_ranges(
                 (number, path, at, min(_REQUEST_BYTES_MAX, start + size - at))
                 for at in range(start, start + size, _REQUEST_BYTES_MAX)
             ]
-    answers = map_concurrently(lambda request: read(*request[1:]), requests, concurrency)
+    answers = _request_threads.map(lambda request: read(*request[1:]), requests, concurrency)
     for (number, _, start, _), data in zip(requests, answers, strict=True):
         fetched[number].append((start, data))
     for ranges in fetched:
@@ -371,26 +369,3 @@ def _read_from(ranges: Sequence[FetchedRange], read: Callable[[int, int], bytes]
         if start <= position and position + count <= start + len(data):
             return data[position - start : position - start + count]
     return read(position, count)
-
-
-_pools: dict[int, ThreadPoolExecutor] = {}
-
-
-def map_concurrently(work: Callable[[_Item], _Result], items: Sequence[_Item], concurrency: int) -> list[_Result]:
-    """Return the results of requests, which wait for a store. The threads are those of the whole process."""
-    if len(items) < 2:
-        return [work(item) for item in items]
-    pool = _pools.get(concurrency)
-    if pool is None:
-        pool = _pools.setdefault(concurrency, ThreadPoolExecutor(concurrency, thread_name_prefix="lance-range"))
-    futures = [pool.submit(work, item) for item in items]
-    try:
-        return [future.result() for future in futures]
-    finally:
-        for future in futures:
-            future.cancel()
-
-
-os.register_at_fork(after_in_child=_pools.clear)
-
-__all__ = ["StagedPages", "map_concurrently", "open_object", "stage_local", "stage_objects"]

@@ -25,13 +25,13 @@ from lance_core.expressions import METADATA_COLUMNS
 from lance_core.format.fragment import Fragment
 from lance_core.format.schema import TableSchema
 from lance_core.scan.morsels import PICK_ONE_IN, LiveFragment, Morsel, manifest_path
-from lance_core.scan.parallel import map_in_order, threads_of
 from lance_core.scan.plan import ScanPlan
 from lance_core.scan.selection import Offsets
 from lance_core.scan.system_columns import SYSTEM_COLUMN_NAMES, SystemColumns
-from lance_core.storage.local import LocalStore
+from lance_core.storage.concurrency import SharedThreads, requests_max
 from lance_core.versions.location import Location
 
+_late_threads = SharedThreads("lance-late")
 _PICK_ALL_COLUMNS_MAX = 1024
 """Selected rows that are picked with all of their columns before the filter is evaluated."""
 
@@ -118,12 +118,10 @@ class RowReader:
             filtered = _limit_matches(filtered, self._plan.offset + self._plan.limit)
         by_morsel = (list(group) for _, group in itertools.groupby(filtered, key=lambda each: id(each.morsel)))
         store = self._location.own_store
-        threads = 1 if isinstance(store, LocalStore) or not self._plan.late.fields else threads_of(store)
-        return [
-            batch
-            for batches in map_in_order(lambda rows: list(self._matching_batches(rows)), by_morsel, threads=threads)
-            for batch in batches
-        ]
+        # Each thread of a scan comes here, so that threads of its own for late columns would be the square of them.
+        threads = requests_max(store) if self._plan.late.fields else 1
+        late = _late_threads.map(lambda rows: list(self._matching_batches(rows)), by_morsel, threads)
+        return [batch for batches in late for batch in batches]
 
     def count_matches(self, morsels: Sequence[Morsel]) -> int:
         joined = self._evaluate_joined(morsels, self._early)

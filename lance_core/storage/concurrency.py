@@ -2,15 +2,16 @@
 
 How many calls run at the same time is a property of the store: an object store allows as many as its limiter
 (`request_limiter.py`), every other store one. Results come in the order of the items. Start with `map_requests`, and
-with `ConcurrentCalls` for a few different calls.
+with `ConcurrentCalls` for a few different calls. `SharedThreads` bounds the threads of all callers together.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
-from threading import Event
+from threading import Event, Lock, local
 from types import TracebackType
 from typing import TypeVar
 
@@ -101,6 +102,48 @@ class ConcurrentCalls:
             result = call()
             return lambda: result
         return self._pool.submit(run_in_scope, self._scope, call).result
+
+
+class SharedThreads:
+    """Threads that all callers of a process share, for calls that wait for a store. A module holds one instance.
+
+    A call that runs in such a thread and maps over the same instance makes its calls itself, one after another: it
+    would otherwise wait for threads that wait for it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Start without threads in a forked process, which has none of its parent's."""
+        self._pools: dict[int, ThreadPoolExecutor] = {}
+        self._lock = Lock()
+        self._own = local()
+
+    def map(self, call: Callable[[_Item], _Result], items: Iterable[_Item], concurrency: int) -> list[_Result]:
+        """Return the result of a call for each item, in order. At most `concurrency` calls run at the same time, for
+        all callers that pass this number together. The first error ends the map, and calls that have not begun are
+        dropped."""
+        first = list(islice(remaining := iter(items), 2))
+        if len(first) < 2 or concurrency < 2 or getattr(self._own, "is_busy", False):
+            return [call(item) for item in chain(first, remaining)]
+        pool = self._pool_of(concurrency)
+        futures = [pool.submit(call, item) for item in chain(first, remaining)]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _pool_of(self, concurrency: int) -> ThreadPoolExecutor:
+        with self._lock:
+            pool = self._pools.get(concurrency)
+            if pool is None:
+                own = self._own
+                pool = ThreadPoolExecutor(concurrency, self._name, initializer=lambda: setattr(own, "is_busy", True))
+                self._pools[concurrency] = pool
+            return pool
 
 
 def delete_all(store: Store, paths: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from lance_core import Corrupt, Table
 from lance_core.datafiles.codec import FileToRead
 from lance_core.datafiles.file_checks import FILE_CACHE
 from lance_core.datafiles.lance_codec import LanceCodec, LanceFileReader
-from lance_core.datafiles.staged_pages import map_concurrently, open_object, stage_objects
+from lance_core.datafiles.staged_pages import open_object, stage_objects
 from lance_core.datafiles.staged_reader import JoinedReader, ObjectReader
 from lance_core.format.chunk_table import ChunkedPage
 from lance_core.format.page_view import merge_spans
@@ -274,12 +274,6 @@ def test_spans_are_merged() -> None:
     assert merge_spans([(0, 10), (10, 5), (20, 5), (22, 1), (100, 1)], 5) == [(0, 25), (100, 1)]
     assert merge_spans([(0, 10), (20, 5)], 9) == [(0, 10), (20, 5)]
     assert merge_spans([], 9) == []
-
-
-def test_requests_run_concurrently_and_in_order() -> None:
-    assert map_concurrently(lambda number: number * 2, range(100), 8) == [number * 2 for number in range(100)]
-    with pytest.raises(ZeroDivisionError):
-        map_concurrently(lambda number: 1 // number, [1, 0, 2], 8)
 
 
 def _values(batches: Iterator[pa.RecordBatch]) -> list[object]:

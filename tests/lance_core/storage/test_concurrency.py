@@ -12,7 +12,7 @@ import pytest
 
 from lance_core import StorageError
 from lance_core.storage.buckets.bucket import Bucket, DeletesBatches
-from lance_core.storage.concurrency import ConcurrentCalls, delete_all, map_requests
+from lance_core.storage.concurrency import ConcurrentCalls, SharedThreads, delete_all, map_requests
 from lance_core.storage.factory import open_store
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.object_store import ObjectStore
@@ -259,3 +259,55 @@ def test_s3_deletes_a_thousand_objects_in_a_request(
         assert list(store.walk("")) == []
     methods = [method for method, _, _ in proxy.requests]
     assert {method: methods.count(method) for method in ("POST", "DELETE") if method in methods} == requests
+
+
+def test_shared_threads_are_those_of_all_callers() -> None:
+    """Callers in 8 threads, each of which maps over 8 calls, have 4 threads together."""
+    shared, lock, names, started = SharedThreads("shared"), threading.Lock(), set[str](), threading.Barrier(8)
+
+    def square(number: int) -> int:
+        with lock:
+            names.add(threading.current_thread().name)
+        return number**2
+
+    def map_squares(results: list[list[int]]) -> None:
+        started.wait(PATIENCE_SECONDS)
+        results.append(shared.map(square, range(8), 4))
+
+    results: list[list[int]] = []
+    callers = [threading.Thread(target=map_squares, args=(results,)) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(PATIENCE_SECONDS)
+    assert results == [[number**2 for number in range(8)]] * 8
+    assert 0 < len(names) <= 4
+    assert all(name.startswith("shared") for name in names)
+
+
+def test_a_call_in_shared_threads_does_not_wait_for_them() -> None:
+    shared, meeting = SharedThreads("nested"), threading.Barrier(2)
+
+    def outer(number: int) -> list[str]:
+        meeting.wait(PATIENCE_SECONDS)  # both threads are taken
+        return shared.map(lambda _each: threading.current_thread().name, range(3), 2)
+
+    answers = shared.map(outer, range(2), 2)
+    assert [len(set(names)) for names in answers] == [1, 1]
+
+
+def test_an_error_in_shared_threads_drops_the_calls_that_have_not_begun() -> None:
+    shared, has_failed, calls = SharedThreads("failing"), threading.Event(), list[int]()
+
+    def call(number: int) -> int:
+        calls.append(number)
+        if number == 0:
+            raise StorageError("it failed")
+        has_failed.wait(PATIENCE_SECONDS)
+        return number
+
+    with pytest.raises(StorageError, match="it failed"):
+        shared.map(call, range(100), 2)
+    has_failed.set()
+    assert len(calls) < 10
+    assert shared.map(len, ["a", "bc"], 2) == [1, 2]
