@@ -72,8 +72,10 @@ class BlobFiles:
         self._limits = {field.name: _size_limits(field) for field in schema if is_blob_v2(field)}
         self._file_count = 0
         self._packs: dict[str, tuple[int, Sidecar, int]] = {}
-        fields = [self._writer_field(field) if field.name in self._limits else field for field in schema]
-        self.schema = pa.schema(fields, schema.metadata)
+        self.schema = schema
+        if self._limits:
+            fields = [self._writer_field(field) if field.name in self._limits else field for field in schema]
+            self.schema = pa.schema(fields, schema.metadata)
         """Schema of the batches that the data file stores."""
 
     @property

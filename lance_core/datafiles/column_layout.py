@@ -26,6 +26,8 @@ _AMBIGUOUS_IDS = (
 _TEXTS = ("string", "large_string", "binary", "large_binary")
 _BLOB = b"lance-encoding:blob"
 _EMPTY_BINARY = "fixed_size_binary:0"
+_PLAIN_TYPES = frozenset(("bool", "int8", "int16", "int32", "int64", "float", "double", "string", "date32:day"))
+"""Common types of columns that every storage version stores, if they have no metadata."""
 _WITH_EMPTY_BINARY = StorageVersion(2, 2)
 """The only version whose codec stores values of no bytes; those of 2.0, 2.1 and 2.3 cannot read or write them."""
 _WRITABLE = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2), StorageVersion(2, 3))
@@ -41,8 +43,10 @@ class FileColumns:
 
 def columns_of(schema: TableSchema, version: StorageVersion) -> FileColumns:
     """Return the columns of a file that stores all of `schema`, in its order."""
-    ids = tuple(field.id for top in schema.fields for field in _stored_fields(top, version))
-    return FileColumns(ids, tuple(range(len(ids))))
+    ids: list[int] = []
+    for top in schema.fields:
+        ids += (field.id for field in _stored_fields(top, version)) if top.children else (top.id,)
+    return FileColumns(tuple(ids), tuple(range(len(ids))))
 
 
 def stored_ids(field: Field, version: StorageVersion) -> frozenset[int]:
@@ -117,29 +121,34 @@ def check_storable(schema: TableSchema, version: StorageVersion) -> None:
         raise Unsupported(f"data files of storage version {version} cannot be written; choose one of {known}")
     _check_empty_binary(schema, version)
     for top in schema.fields:
-        for field in top.walk():
-            if is_blob(field) and field is not top:
-                raise Unsupported(f"column {top.name!r} contains blobs; only a top-level column can be a blob column")
-            if is_blob(field) and bool(field.children) != (version >= _FIRST_WITH_BLOB_FILES):
-                raise Unsupported(
-                    f"column {top.name!r} is a blob column in a form that storage version {version} cannot store"
-                )
-            of_structs = field.logical_type.startswith("fixed_size_list:struct")
-            if (field.logical_type == "map" or of_structs) and version < _FIRST_WITH_MAPS:
-                raise Unsupported(
-                    f"column {top.name!r} holds a {field.logical_type.partition(':')[0]} that storage version "
-                    f"{version} cannot store; {_FIRST_WITH_MAPS} can"
-                )
-            if of_structs and (field is not top or any(node.logical_type in _LISTS for node in field.walk())):
-                raise Unsupported(
-                    f"column {top.name!r} nests a fixed-size list of structs: inside a struct, or with other lists "
-                    "around or inside it, it could be written but not read back"
-                )
+        if top.metadata or top.logical_type not in _PLAIN_TYPES:
+            _check_column_storable(top, version)
+
+
+def _check_column_storable(top: Field, version: StorageVersion) -> None:
+    for field in top.walk():
+        if is_blob(field) and field is not top:
+            raise Unsupported(f"column {top.name!r} contains blobs; only a top-level column can be a blob column")
+        if is_blob(field) and bool(field.children) != (version >= _FIRST_WITH_BLOB_FILES):
+            raise Unsupported(
+                f"column {top.name!r} is a blob column in a form that storage version {version} cannot store"
+            )
+        of_structs = field.logical_type.startswith("fixed_size_list:struct")
+        if (field.logical_type == "map" or of_structs) and version < _FIRST_WITH_MAPS:
+            raise Unsupported(
+                f"column {top.name!r} holds a {field.logical_type.partition(':')[0]} that storage version "
+                f"{version} cannot store; {_FIRST_WITH_MAPS} can"
+            )
+        if of_structs and (field is not top or any(node.logical_type in _LISTS for node in field.walk())):
+            raise Unsupported(
+                f"column {top.name!r} nests a fixed-size list of structs: inside a struct, or with other lists "
+                "around or inside it, it could be written but not read back"
+            )
 
 
 def _check_empty_binary(schema: TableSchema, version: StorageVersion) -> None:
-    for top in schema.fields:
-        if version != _WITH_EMPTY_BINARY and any(node.logical_type == _EMPTY_BINARY for node in top.walk()):
+    for top in schema.fields if version != _WITH_EMPTY_BINARY else ():
+        if any(node.logical_type == _EMPTY_BINARY for node in top.walk()):
             raise Unsupported(
                 f"column {top.name!r} holds binary values of no bytes, which only storage version {_WITH_EMPTY_BINARY} "
                 "can store"

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 _JSON_RELEASE = 13
 """First release of pylance that encodes JSON. Older ones store the text as it is, which no release can read."""
 _SESSIONS_MAX = 64
+_STRUCT_ID = pa.struct([]).id
 OPEN_FILES_MAX = 128
 _WRITE_BYTES_MAX = 8 * 1024**2
 """Largest batch that is written at once; the library buffers as much of each column before it writes a page."""
@@ -187,6 +188,9 @@ def _holds_json(arrow: pa.DataType) -> bool:
 def _split_by_bytes(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Split a batch of vectors or of other wide rows. The library encodes one batch while it writes the one before; a
     batch of 32 MiB took twice as long as four of 8 MiB, and became a page that takes twice as long to read."""
+    if batch.get_total_buffer_size() <= _WRITE_BYTES_MAX:  # this is much faster than `nbytes`
+        yield batch
+        return
     parts = -(-batch.nbytes // _WRITE_BYTES_MAX)
     rows = max(1, -(-batch.num_rows // max(1, parts)))
     if rows >= batch.num_rows:
@@ -213,6 +217,7 @@ class LanceFileWriter:
         with _translated_errors(self._store, self._full_path):
             self._staged = None if isinstance(store, LocalStore) else StagedFile(store, path)
             self._blobs = BlobFiles(schema, packed=self._open_packed, dedicated=self._open_dedicated)
+            self._has_structs = any(map(_holds_struct, self._blobs.schema.types))
             local_path = self._full_path if self._staged is None else str(self._staged.path)
             self._writer = Writer(local_path, self._blobs.schema, version=str(version))
 
@@ -220,8 +225,10 @@ class LanceFileWriter:
         with _translated_errors(self._store, self._full_path):
             stored = self._blobs.write_blobs(batch)
             for part in _split_by_bytes(stored):
-                columns = [_copy_sliced_structs(column) for column in part.columns]
-                self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=stored.schema))
+                if self._has_structs:
+                    columns = [_copy_sliced_structs(column) for column in part.columns]
+                    part = pa.RecordBatch.from_arrays(columns, schema=stored.schema)
+                self._writer.write_batch(part)
             if self._staged is not None:
                 self._staged.advance()
 
@@ -570,6 +577,8 @@ def _copy_sliced_structs(array: pa.Array) -> pa.Array:
 def _holds_struct(arrow: pa.DataType) -> bool:
     if isinstance(arrow, pa.BaseExtensionType):
         arrow = arrow.storage_type
+    if not arrow.num_fields and arrow.id != _STRUCT_ID:
+        return False
     return pa.types.is_struct(arrow) or any(_holds_struct(arrow.field(index).type) for index in range(arrow.num_fields))
 
 

@@ -453,25 +453,26 @@ class Fragment:
         FILES_OF_A_FRAGMENT.check(len(self._message.files), path=path)
         live: set[int] = set()
         for file in self.files:
-            if not file.version.is_legacy and len(file.field_ids) != len(file.column_indices):
+            field_ids, columns = file.field_ids, file.column_indices
+            if not file.version.is_legacy and len(field_ids) != len(columns):
                 raise Corrupt(
-                    f"file {file.path} lists {len(file.field_ids)} fields but {len(file.column_indices)} columns",
+                    f"file {file.path} lists {len(field_ids)} fields but {len(columns)} columns",
                     path=path,
                     field=where,
                 )
-            if min(file.column_indices, default=0) < NO_COLUMN:
+            if min(columns, default=0) < NO_COLUMN:
                 raise Corrupt(
-                    f"file {file.path} cannot have the column {min(file.column_indices)} that its fragment lists",
+                    f"file {file.path} cannot have the column {min(columns)} that its fragment lists",
                     path=path,
                     field=where,
                 )
-            if UNASSIGNED in file.field_ids:
+            if UNASSIGNED in field_ids:
                 raise Corrupt(
                     f"file {file.path} lists the field id {UNASSIGNED}, which a writer may use in memory only",
                     path=path,
                     field=where,
                 )
-            ids = {field_id for field_id in file.field_ids if field_id >= 0}
+            ids = {field_id for field_id in field_ids if field_id >= 0}
             if repeated := ids & live:
                 raise Corrupt(f"field {min(repeated)} is live in two files", path=path, field=where)
             live |= ids

@@ -101,7 +101,7 @@ def _check_layout(fragment: Fragment, after: Manifest) -> None:
     if not files:
         raise InvalidInput(f"fragment {fragment.id} has no data files")
     for file in files:
-        if not any(field_id >= 0 for field_id in file.field_ids):
+        if not any(field_id >= 0 for field_id in file.message.fields):
             raise InvalidInput(f"data file {file.path} stores no live field")
         if file.version.is_legacy != after.storage_version.is_legacy:
             raise InvalidInput(
