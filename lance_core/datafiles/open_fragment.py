@@ -204,6 +204,12 @@ class OpenFragment:
             if not placements:
                 columns.append(self.layout.nulls(target.type, batches[0].num_rows))
                 continue
+            number, stream, name = placements[0]
+            if not field.children and field.id in self.sources[number].paths:
+                column = batches[stream].column(name)
+                if column.type == target.type:
+                    columns.append(column)
+                    continue
             parts = []
             for number, stream, name in placements:
                 source = self.sources[number]

@@ -33,6 +33,8 @@ class PositionedBatch:
 
     batch: pa.RecordBatch
     offsets: npt.NDArray[np.int64]
+    stored: pa.RecordBatch | None = None
+    """Values of replaced columns in these rows, if they were read together with the inputs of `batch`."""
 
 
 def read_live_rows(

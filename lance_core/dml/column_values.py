@@ -48,11 +48,13 @@ class SqlValues:
     def reads(self, base: Snapshot) -> Sequence[str]:
         return self._projection(base).columns
 
-    def compute(self, base: Snapshot, fragment: Fragment, offsets: Offsets) -> Iterator[PositionedBatch]:
+    def compute(
+        self, base: Snapshot, fragment: Fragment, offsets: Offsets, stored: Sequence[str] = ()
+    ) -> Iterator[PositionedBatch]:
         projection = self._projection(base)
         # An expression that reads no column still needs a batch with the right number of rows.
-        for rows in read_rows_at(base, fragment, offsets, projection.columns or (ROW_OFFSET,)):
-            yield PositionedBatch(projection.evaluate(rows.batch), rows.offsets)
+        for rows in _read_with_stored(base, fragment, offsets, projection.columns or (ROW_OFFSET,), stored):
+            yield PositionedBatch(projection.evaluate(rows.batch), rows.offsets, rows.stored)
 
     def declare_without_rows(self, base: Snapshot) -> pa.Schema:
         return self.declared(base)
@@ -96,8 +98,10 @@ class FunctionValues:
                 raise InvalidInput(f"{base.location.uri}: {unknown_column_message(name, stored.names)}")
         return self.read_columns
 
-    def compute(self, base: Snapshot, fragment: Fragment, offsets: Offsets) -> Iterator[PositionedBatch]:
-        for rows in read_rows_at(base, fragment, offsets, self.reads(base)):
+    def compute(
+        self, base: Snapshot, fragment: Fragment, offsets: Offsets, stored: Sequence[str] = ()
+    ) -> Iterator[PositionedBatch]:
+        for rows in _read_with_stored(base, fragment, offsets, self.reads(base), stored):
             if rows.batch.num_rows:
                 try:
                     result = self.function(rows.batch)
@@ -107,7 +111,7 @@ class FunctionValues:
                     raise
                 source = f"fragment {fragment.id}, rows {rows.offsets[0]} to {rows.offsets[-1]}"
                 checked = check_function_result(result, rows.batch, base, source, self.schema)
-                yield PositionedBatch(checked, rows.offsets)
+                yield PositionedBatch(checked, rows.offsets, rows.stored)
 
     def declare_without_rows(self, base: Snapshot) -> pa.Schema:
         if self.schema is not None:
@@ -166,7 +170,9 @@ class JoinedValues:
         """Return an empty mapping, since the values come from the caller's rows and not from columns of the table."""
         return {}
 
-    def compute(self, base: Snapshot, fragment: Fragment, offsets: Offsets) -> Iterator[PositionedBatch]:
+    def compute(
+        self, base: Snapshot, fragment: Fragment, offsets: Offsets, stored: Sequence[str] = ()
+    ) -> Iterator[PositionedBatch]:
         keys, values = self._source(base)
         for rows in read_rows_at(base, fragment, offsets, self.on):
             matches = keys.find_rows([pa.chunked_array([column]) for column in rows.batch.columns])
@@ -201,3 +207,15 @@ class JoinedValues:
             self._keys = types, SourceKeys(source, self.on, what=what)
             self._is_matched = np.zeros(source.num_rows, dtype=np.bool_)
         return self._keys[1], self._values
+
+
+def _read_with_stored(
+    base: Snapshot, fragment: Fragment, offsets: Offsets, columns: Sequence[str], stored: Sequence[str]
+) -> Iterator[PositionedBatch]:
+    """Read columns of live rows, and the `stored` values of replaced columns in the same pass."""
+    if not stored:
+        yield from read_rows_at(base, fragment, offsets, columns)
+        return
+    names = list(dict.fromkeys((*columns, *stored)))
+    for rows in read_rows_at(base, fragment, offsets, names):
+        yield PositionedBatch(rows.batch.select(list(columns)), rows.offsets, rows.batch.select(list(stored)))

@@ -91,8 +91,12 @@ class ColumnValues(Protocol):
     def reads(self, base: Snapshot) -> Sequence[str]:
         """Return the columns of the table from which the values are computed."""
 
-    def compute(self, base: Snapshot, fragment: Fragment, offsets: Offsets) -> Iterator[PositionedBatch]:
-        """Yield the values of live rows at ascending offsets. Rows that are left out get no new value."""
+    def compute(
+        self, base: Snapshot, fragment: Fragment, offsets: Offsets, stored: Sequence[str] = ()
+    ) -> Iterator[PositionedBatch]:
+        """Yield the values of live rows at ascending offsets. Rows that are left out get no new value. `stored` are
+        replaced columns whose present values the batches have too; values for only some of the rows may leave them
+        out."""
 
     def declare_without_rows(self, base: Snapshot) -> pa.Schema:
         """Return the columns if there is no row to compute."""
@@ -181,6 +185,13 @@ def _rows_to_compare(base: Snapshot, target: ColumnTarget, *, keeps_values: bool
     return _Compared.ALL if names_changed_rows else _Compared.UNTIL_CHANGED
 
 
+def _values_to_compare(base: Snapshot, target: ColumnTarget, *, is_complete: bool) -> Sequence[str]:
+    """Return the replaced columns of which every row is compared with its new value. Their values are read together
+    with what the new ones are computed from; reading them separately takes longer."""
+    compares_all = is_complete and _rows_to_compare(base, target, keeps_values=False) is _Compared.ALL
+    return target.replaced.arrow.names if compares_all else ()
+
+
 class _ColumnMerge:
     """Merges new values with the existing values of a fragment."""
 
@@ -198,6 +209,9 @@ class _ColumnMerge:
         pending = _RowCursor(map(self._conform, assigned))
         if not pending.has_rows:
             return
+        if pending.has_stored_values:
+            yield from map(self._merge_stored, pending.take_all())
+            return
         for existing in self._existing_rows(in_steps=until_changed):
             for rows in _split(existing):
                 merged = self._merge_batch(rows, pending.take_until(int(rows.offsets[-1])))
@@ -206,6 +220,12 @@ class _ColumnMerge:
                     yield from map(_MergedRows.all_changed, pending.take_all())
                     return
         assert not pending.has_rows, f"values for rows that fragment {self._fragment.id} does not have"
+
+    def _merge_stored(self, new: PositionedBatch) -> _MergedRows:
+        """Compare values of rows with the stored ones, which were read with them."""
+        assert new.stored is not None
+        by_name = dict(zip(new.stored.schema.names, new.stored.columns, strict=True))
+        return self._merge_batch(PositionedBatch(self._with_nulls(by_name, len(new.offsets)), new.offsets), [new])
 
     def take_all(self, assigned: Iterable[PositionedBatch]) -> Iterator[_MergedRows]:
         """Yield the new values of all live rows, which count as changed without a comparison."""
@@ -249,20 +269,16 @@ class _ColumnMerge:
     def _conform(self, rows: PositionedBatch) -> PositionedBatch:
         (batch,) = to_stored([rows.batch.select(self._arrow.names)], self._target.columns)
         what = f"{self._base.location.uri}: fragment {self._fragment.id}"
-        return PositionedBatch(conform(batch, self._arrow, conversion=self._conversion, what=what), rows.offsets)
+        conformed = conform(batch, self._arrow, conversion=self._conversion, what=what)
+        return PositionedBatch(conformed, rows.offsets, rows.stored)
 
     def _merge_batch(self, existing: PositionedBatch, new: Sequence[PositionedBatch]) -> _MergedRows:
         rows = len(existing.offsets)
         changed = np.zeros(rows, dtype=np.bool_)
         if not new:
             return _MergedRows(existing, changed)
-        # Creating the positions of all rows would take as long as creating the values.
         offsets = new[0].offsets if len(new) == 1 else np.concatenate([each.offsets for each in new])
-        takes_all = len(offsets) == rows and not self._only_nulls
-        positions = None if takes_all else np.searchsorted(existing.offsets, offsets)
-        assert positions is None or positions[-1] < rows
-        found = existing.offsets if positions is None else existing.offsets[positions]
-        assert np.array_equal(found, offsets), "a value for a row that does not exist"
+        positions = self._positions(existing.offsets, offsets)
         arrays = []
         for number, old in enumerate(existing.batch.columns):
             merged = concat_arrays([each.batch.column(number) for each in new])
@@ -275,6 +291,17 @@ class _ColumnMerge:
             return _MergedRows(existing, changed)
         batch = pa.RecordBatch.from_arrays(arrays, names=self._arrow.names)
         return _MergedRows(PositionedBatch(batch, existing.offsets), changed)
+
+    def _positions(self, existing: Offsets, new: Offsets) -> Offsets | None:
+        """Return the positions of the new rows among the existing ones; `None` if all existing rows get their new
+        values. Creating the positions of all rows would take as long as creating the values."""
+        if existing is new and not self._only_nulls:
+            return None
+        takes_all = len(new) == len(existing) and not self._only_nulls
+        positions = None if takes_all else np.searchsorted(existing, new)
+        assert positions is None or positions[-1] < len(existing)
+        assert np.array_equal(existing if positions is None else existing[positions], new), "a row that does not exist"
+        return positions
 
 
 def _split(rows: PositionedBatch) -> Iterator[PositionedBatch]:
@@ -319,6 +346,10 @@ class _RowCursor:
     @property
     def has_rows(self) -> bool:
         return self._next is not None
+
+    @property
+    def has_stored_values(self) -> bool:
+        return self._next is not None and self._next.stored is not None
 
     def take_until(self, last: int) -> list[PositionedBatch]:
         """Return the rows up to an offset, including it."""
@@ -440,9 +471,11 @@ class ColumnReplacement:
     def _fill_in_threads(
         self, base: Snapshot, matches: Iterable[tuple[Fragment, Offsets]], target: ColumnTarget, *, is_complete: bool
     ) -> Iterator[FilledFragment]:
+        stored = _values_to_compare(base, target, is_complete=is_complete)
+
         def fill(work: tuple[Fragment, Offsets, Runtime]) -> FilledFragment:
             fragment, offsets, runtime = work
-            values = self.values.compute(base, fragment, offsets)
+            values = self.values.compute(base, fragment, offsets, stored)
             return fill_fragment(base, fragment, target, values, runtime=runtime, is_complete=is_complete)
 
         return map_in_order(fill, ((*match, self.runtime.with_drawn_uuid()) for match in matches))
@@ -457,7 +490,8 @@ class ColumnReplacement:
     ) -> Iterator[FilledFragment]:
         """Yield the filled fragments. The first values declare the columns if nothing else does."""
         for fragment, offsets in matches:
-            values = self.values.compute(base, fragment, offsets)
+            stored = () if target is None else _values_to_compare(base, target, is_complete=is_complete)
+            values = self.values.compute(base, fragment, offsets, stored)
             if target is None:
                 first = next(values, None)
                 if first is None:

@@ -449,9 +449,15 @@ def test_a_large_column_spans_batches(tmp_path: Path) -> None:
     assert lance.dataset(table.uri).to_table() == found
 
 
-@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
+@pytest.mark.parametrize(
+    ("stable", "by_sql"),
+    [(False, False), (True, False), (True, True)],
+    ids=["addresses", "stable row ids", "stable row ids, SQL"],
+)
 @pytest.mark.parametrize("first_changed", [8_191, 8_192, 19_998, None])
-def test_values_around_the_first_difference(tmp_path: Path, stable: bool, first_changed: int | None) -> None:
+def test_values_around_the_first_difference(
+    tmp_path: Path, stable: bool, by_sql: bool, first_changed: int | None
+) -> None:
     """The result is the same wherever the first row that differs is, although later old values may not be read."""
     count, items = 20_000, pa.array(np.arange(20_000 * 20) % 7, pa.float32())
     vectors = pa.FixedSizeListArray.from_arrays(items, type=VECTOR)
@@ -467,7 +473,16 @@ def test_values_around_the_first_difference(tmp_path: Path, stable: bool, first_
         return pa.record_batch({"vector": vector, "x": pc.if_else(pa.array(is_changed), -9, batch["x"])})
 
     reads, changed = ["id", "x", "vector"], 0 if first_changed is None else count - 1 - first_changed
-    replaced = table.add_columns(lambda rows: compute(rows).select(["x"]), read_columns=reads, replace=True)
+    if by_sql:
+        first = count if first_changed is None else first_changed
+        replaced = table.add_columns({"x": f"CASE WHEN id >= {first} THEN -9 ELSE x END"}, replace=True)
+    else:
+        replaced = table.add_columns(
+            lambda rows: compute(rows).select(["x"]),
+            read_columns=reads,
+            schema=pa.schema([("x", pa.int64())]),
+            replace=True,
+        )
     both = replaced.table.add_columns(lambda rows: compute(rows).select(["vector"]), read_columns=reads, replace=True)
     assert replaced.files == both.files == (0 if first_changed is None else 1)
     if stable:
