@@ -6,6 +6,7 @@ one stays in its file until that file is rewritten.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from lance_core.datafiles.blob_locations import null_mask
 from lance_core.datafiles.column_layout import is_blob
 from lance_core.datafiles.conform import Conversion
 from lance_core.dml.column_files import add_column_file, read_live_rows
+from lance_core.dml.computed_column import DECLARATION_KEY, FINGERPRINT
 from lance_core.errors import InvalidInput, SchemaMismatch
 from lance_core.format import field_ids
 from lance_core.format.field_paths import (
@@ -35,8 +37,8 @@ _FIRST_WITH_LEAF_COLUMNS = StorageVersion(2, 1)
 
 
 def drop_columns(base: Snapshot, columns: Sequence[str], *, runtime: Runtime) -> Project | Merge:
-    """Plan the removal of columns, or of fields within them. A parent without remaining children is dropped too. Files
-    keep the data until they are rewritten."""
+    """Plan the removal of columns, or of fields within them. A parent without remaining children is dropped too, and so
+    are the fingerprints of a computed column. Files keep the data until they are rewritten."""
     schema = base.manifest.schema
     if not (paths := validation.check_names(columns, "columns")):
         raise InvalidInput(f"{base.location.uri}: drop_columns needs a list of at least one column")
@@ -45,6 +47,8 @@ def drop_columns(base: Snapshot, columns: Sequence[str], *, runtime: Runtime) ->
         chain = find_field(schema, path)
         _check_separable(chain, path)
         dropped.add(chain[-1].id)
+        if fingerprint := _fingerprint_of(schema, chain):
+            dropped.add(fingerprint.id)
     after = remove_fields(schema, frozenset(dropped))
     if not after.fields:
         raise InvalidInput(f"{base.location.uri}: these are all of its columns, but a table needs at least one")
@@ -91,7 +95,8 @@ def alter_column(
     nullable: bool | None,
     runtime: Runtime,
 ) -> Project | Merge:
-    """Plan another name, type or nullability of a column, or of a field within it."""
+    """Plan another name, type or nullability of a column, or of a field within it. The fingerprints of a computed
+    column get its new name."""
     if rename is None and type is None and nullable is None:
         raise InvalidInput(f"nothing to alter in column {path!r}: pass rename=, type= or nullable=")
     path = validation.check_text(path, "name")
@@ -115,9 +120,24 @@ def alter_column(
         old.metadata,
         old.children,
     )
-    if type is None:
-        return Project(replace_field(schema, chain, after), preserves_nullability=not becomes_mandatory)
-    return _cast(base, chain, path, after, type, preserves_nullability=not becomes_mandatory, runtime=runtime)
+    preserves_nullability = not becomes_mandatory
+    operation: Project | Merge = Project(replace_field(schema, chain, after), preserves_nullability)
+    if type is not None:
+        operation = _cast(base, chain, path, after, type, preserves_nullability=preserves_nullability, runtime=runtime)
+    fingerprint = _fingerprint_of(schema, chain)
+    if fingerprint is None or rename is None:
+        return operation
+    _check_name_is_free(schema, (fingerprint,), rename + FINGERPRINT)
+    renamed = replace(fingerprint, name=rename + FINGERPRINT)
+    return replace(operation, schema=replace_field(operation.schema, (fingerprint,), renamed))
+
+
+def _fingerprint_of(schema: TableSchema, chain: FieldPath) -> Field | None:
+    """Return the column with the fingerprints of a computed column; `None` if the field is not one."""
+    if len(chain) > 1 or DECLARATION_KEY.encode() not in chain[0].metadata:
+        return None
+    name = chain[0].name + FINGERPRINT
+    return next((field for field in schema.fields if field.name == name), None)
 
 
 def _cast(

@@ -380,20 +380,36 @@ def twice(batch: pa.RecordBatch) -> list[int | None]:
 def test_an_input_is_a_field_and_not_a_name(tmp_path: Path, stable: bool) -> None:
     uri = str(tmp_path / "t")
     rows = {"a": range(4), "b": range(10, 14)}
-    table = Table.create(uri, rows, max_rows_per_file=2, stable_row_ids=stable, durable=False)
+    Table.create(uri, rows, max_rows_per_file=2, stable_row_ids=stable, durable=False)
     column = ComputedColumn("w", pa.int64(), twice, inputs=["a"])
     fill_one(uri, column)
     Table.open(uri).drop_columns(["a"])
     with pytest.raises(InvalidInput, match="needs 'a', which version"):
         Table.open(uri).freshness("w")
-    table = Table.open(uri).alter_column("b", rename="a").table
+    Table.open(uri).alter_column("b", rename="a")
     assert fill_one(uri, column).computed == 4
     assert Table.open(uri).to_table(["w"])["w"].to_pylist() == [20, 22, 24, 26]
-    table = Table.open(uri).drop_columns(["w"]).table
+    lance.dataset(uri).drop_columns(["w"])
     with pytest.raises(InvalidInput, match="drop or rename the two together"):
         fill_one(uri, column)
-    table.drop_columns([column.fingerprint])
+    Table.open(uri).drop_columns([column.fingerprint])
     assert fill_one(uri, column).computed == 4
+
+
+def test_fingerprints_are_renamed_and_dropped_with_their_column(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    table = Table.create(uri, {"a": range(4), "x__fingerprint": range(4)}, durable=False)
+    fill_one(uri, ComputedColumn("w", pa.int64(), twice, inputs=["a"]))
+    with pytest.raises(InvalidInput, match="'x__fingerprint' exists"):
+        Table.open(uri).alter_column("w", rename="x")
+    table = Table.open(uri).alter_column("w", rename="v").table
+    assert table.schema.names == ["a", "x__fingerprint", "v", "v__fingerprint"]
+    assert fill_one(uri, ComputedColumn("v", pa.int64(), twice, inputs=["a"])).computed == 0
+    table = table.alter_column("v", rename="u", type=pa.int32()).table
+    assert table.schema.names == ["a", "x__fingerprint", "u", "u__fingerprint"]
+    assert fill_one(uri, ComputedColumn("u", pa.int32(), twice, inputs=["a"])).computed == 0
+    assert lance.dataset(uri).to_table(columns=["u"])["u"].to_pylist() == [0, 2, 4, 6]
+    assert Table.open(uri).drop_columns(["u"]).table.schema.names == ["a", "x__fingerprint"]
 
 
 def test_values_of_a_user_are_not_replaced(tmp_path: Path) -> None:
