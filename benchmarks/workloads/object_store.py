@@ -1,8 +1,9 @@
 """Workload `object_store`: operations on tables in an object store that answers each request after 30 ms.
 
-The store is an emulator in a process of its own. Each call meets a fresh copy of its table, so that no cache knows it.
-Further cases repeat some operations while the store throttles: bursts of 503 SlowDown and lost connections. The
-operations are those of the request budget (`tests/request_budget/operations.py`).
+The store is an emulator of S3 in a process of its own; `object_store_azure` and `object_store_gcs` use those of other
+stores. Each call meets a fresh copy of its table, so that no cache knows it. Further cases repeat some operations while
+the store throttles: bursts of 503 SlowDown and lost connections. The operations are those of the request budget
+(`tests/request_budget/operations.py`).
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -15,8 +16,9 @@ from benchmarks.harness import CallFigures, Case, Entrant, Runner, Scale, Side, 
 from benchmarks.memory import PeakMemory
 from benchmarks.report import Facts
 from lance_core import LanceError
+from tests.lance_core.storage.counting_process import CountedStore
 from tests.lance_core.storage.request_counts import KINDS
-from tests.lance_core.storage.s3_process import S3Process, s3_process
+from tests.lance_core.storage.s3_process import s3_process
 from tests.request_budget import tables
 from tests.request_budget.counting import TableCopies
 from tests.request_budget.operations import LARGE_OPERATIONS, OPERATIONS, Operation, Prepare, TableAddress
@@ -71,13 +73,18 @@ _THROTTLED_AT: Mapping[Scale, tuple[str, ...]] = {
 }
 
 
+@dataclass(frozen=True)
 class ObjectStore:
-    name = "object_store"
-    summary = "operations on an object store that answers each request after 30 ms"
+    name: str
+    summary: str
+    start: Callable[[], AbstractContextManager[CountedStore]]
+    """Starts the emulator of the store."""
+    keeps_ages: bool
+    """True if the emulator can store objects of any age, which a cleanup needs."""
     notes = (
         "requests: of one call, the highest of all; in flight: the highest number at one time",
         "each call meets a fresh copy of its table, and opens it first unless the name of the case says otherwise",
-        "the store is an emulator in a process of its own, which takes 0.2 ms of processor time for a request",
+        "the store is an emulator in a process of its own; that of S3 takes 0.2 ms of processor time for a request",
         "throttled: of 50 requests 5 in a row get 503 SlowDown, and 5 % of the others lose their connection",
         "errors: calls that failed while the store throttled",
     )
@@ -89,21 +96,26 @@ class ObjectStore:
         return {"latency_ms": _LATENCY[scale] // timedelta(milliseconds=1)}
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
-        with s3_process() as server:
+        with self.start() as server:
             store = _Store(server, TableCopies(server, stage.workspace), _LATENCY[stage.scale], stage.log)
             store.load_libraries()
-            for name in _SELECTED[stage.scale]:
+            for name in filter(self._is_possible, _SELECTED[stage.scale]):
                 yield _case(store, _ALL[name], is_throttled=False)
-            for name in _THROTTLED_AT[stage.scale]:
+            for name in filter(self._is_possible, _THROTTLED_AT[stage.scale]):
                 yield _case(store, _ALL[name], is_throttled=True)
 
+    def _is_possible(self, operation: str) -> bool:
+        return self.keeps_ages or not operation.startswith("cleanup")
 
-WORKLOAD = ObjectStore()
+
+WORKLOAD = ObjectStore(
+    "object_store", "operations on an object store that answers each request after 30 ms", s3_process, keeps_ages=True
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    server: S3Process
+    server: CountedStore
     copies: TableCopies
     latency: timedelta
     log: Callable[[str], None]

@@ -19,6 +19,8 @@ def test_every_file_is_a_workload_under_its_own_name() -> None:
         "commit",
         "group",
         "object_store",
+        "object_store_azure",
+        "object_store_gcs",
         "proxy",
         "read",
         "rebase",

@@ -13,8 +13,9 @@ from itertools import count
 from pathlib import Path
 
 from lance_core import Table
+from tests.lance_core.storage.counting_process import CountedStore
 from tests.lance_core.storage.request_counts import RequestCounts
-from tests.lance_core.storage.s3_process import S3Process, s3_process
+from tests.lance_core.storage.s3_process import s3_process
 from tests.request_budget import tables
 from tests.request_budget.operations import Operation, Prepare, TableAddress
 from tests.request_budget.tables import TableKind
@@ -27,7 +28,7 @@ _AGE = timedelta(days=1)
 class TableCopies:
     """Copies of tables in a store. Each table is built once, in a local directory."""
 
-    server: S3Process
+    server: CountedStore
     directory: Path
     _built: dict[TableKind, Mapping[str, Path]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)

@@ -18,6 +18,8 @@ from itertools import count
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+BUCKET = "bucket"
+"""Bucket of an emulator that is a process of its own."""
 NO_OBJECT = (404, b'{"error": {"code": 404, "message": "No such object: the object does not exist"}}')
 PRECONDITION_FAILED = (412, b'{"error": {"code": 412, "message": "At least one of the pre-conditions did not hold."}}')
 NO_BUCKET = (404, b'{"error": {"code": 404, "message": "The specified bucket does not exist."}}')
@@ -265,3 +267,9 @@ def split_multipart(headers: Message, body: bytes) -> tuple[bytes, bytes]:
 def create_server(gcs: GcsEmulator) -> ThreadingHTTPServer:
     """Return a server that listens; it answers once `serve_forever` runs."""
     return ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"gcs": gcs}))
+
+
+if __name__ == "__main__":
+    server = create_server(GcsEmulator({BUCKET: {}}))
+    print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
+    server.serve_forever()

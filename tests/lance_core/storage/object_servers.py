@@ -60,9 +60,7 @@ def gcs(stored: GcsEmulator | None = None) -> Iterator[Server]:
 
     def make(name: str, through: str) -> Bucket:
         emulator.buckets[name] = {}
-        key = {"gcs_base_url": through, "disable_oauth": True, "private_key": SECRET}
-        key |= {"private_key_id": "", "client_email": ""}
-        return Bucket(f"gs://{name}", {"google_service_account_key": json.dumps(key), "allow_http": "true"})
+        return gcs_bucket(name, through)
 
     try:
         yield Server(f"http://127.0.0.1:{server.server_address[1]}", make)
@@ -70,6 +68,13 @@ def gcs(stored: GcsEmulator | None = None) -> Iterator[Server]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def gcs_bucket(name: str, endpoint: str) -> Bucket:
+    """Return a bucket of an emulator of Google Cloud Storage as it is reached at this address."""
+    key = {"gcs_base_url": endpoint, "disable_oauth": True, "private_key": SECRET}
+    key |= {"private_key_id": "", "client_email": ""}
+    return Bucket(f"gs://{name}", {"google_service_account_key": json.dumps(key), "allow_http": "true"})
 
 
 @contextmanager

@@ -55,9 +55,11 @@ class RequestCounts:
 
 
 def kind_of(transfer: Transfer) -> str:
+    """Return the kind of a request to S3, Azure or Google Cloud Storage."""
     query = parse_qs(urlsplit(transfer.path).query, keep_blank_values=True)
     if transfer.method == "POST":
-        return "DELETE" if "delete" in query else "PUT"
-    if transfer.method == "GET" and ("list-type" in query or "prefix" in query):
+        is_batch = query.get("comp") == ["batch"] or transfer.path.startswith("/batch/")
+        return "DELETE" if "delete" in query or is_batch else "PUT"
+    if transfer.method == "GET" and ("list-type" in query or "prefix" in query or query.get("comp") == ["list"]):
         return "LIST"
     return transfer.method

@@ -1,16 +1,13 @@
-"""S3 emulator with latency: objects in memory behind an HTTP server that waits before each answer, in a process of its
-own.
+"""S3 emulator with latency: objects in memory behind a counting server, in a process of its own.
 
-It takes a fraction of a millisecond of processor time for a request, so that many concurrent requests do not measure
-the emulator. It has the requests that tables send: objects, ranges, conditions, listings, copies, deletions of many
-objects and uploads in parts. It executes one request at a time, so that one of two concurrent conditional puts
-succeeds. It counts requests and injects faults. Requests below `/-/` control it. `s3_process.py` starts it.
+It has the requests that tables send: objects, ranges, conditions, listings, copies, deletions of many objects and
+uploads in parts. It executes one request at a time, so that one of two concurrent conditional puts succeeds.
+`s3_process.py` starts it.
 """
 
 import argparse
 import asyncio
 import hashlib
-import json
 import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
@@ -25,10 +22,8 @@ from xml.sax.saxutils import escape
 
 from aiohttp import web
 
-from tests.lance_core.storage.faulty_proxy import FAULT_CODES, FaultChooser, throttling
-from tests.lance_core.storage.request_counts import Transfer, kind_of
+from tests.lance_core.storage.counting_server import Answer, Arguments, CountingServer, error_answer, serve
 
-CONTROL = "/-/"
 BUCKET = "bucket"
 """Bucket that always exists."""
 _PAGE_KEYS_MAX = 1_000
@@ -47,32 +42,8 @@ class StoredObject:
         return cls(data, datetime.now(UTC) - age, f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"')
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int = 200
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
 class S3Error(Exception):
     """Answer of S3 with an error code."""
-
-
-@dataclass(slots=True)
-class Statistics:
-    """Requests since the last reset."""
-
-    kinds: dict[str, int] = field(default_factory=dict)
-    bytes_read: int = 0
-    bytes_written: int = 0
-    in_flight: int = 0
-    in_flight_max: int = 0
-
-    def add(self, transfer: Transfer) -> None:
-        kind = kind_of(transfer)
-        self.kinds[kind] = self.kinds.get(kind, 0) + 1
-        self.bytes_read += transfer.received
-        self.bytes_written += transfer.sent
 
 
 @dataclass(slots=True)
@@ -271,49 +242,20 @@ def _xml(text: str) -> Answer:
     return Answer(200, f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode(), {"Content-Type": "application/xml"})
 
 
-def _error(status: int, code: str) -> Answer:
-    return Answer(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode())
-
-
-@dataclass(slots=True)
-class Server:
+@dataclass
+class S3Server(CountingServer):
     """HTTP side of the emulator."""
 
     emulator: S3Emulator = field(default_factory=S3Emulator)
-    latency: float = 0
-    """Seconds before each answer."""
-    statistics: Statistics = field(default_factory=Statistics)
-    choose_fault: FaultChooser = lambda method, path: None
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        body, is_head = await request.content.read(), request.method == "HEAD"
-        if request.path.startswith(CONTROL):
-            return web.json_response(self._control(request.path.removeprefix(CONTROL), json.loads(body)))
-        self.statistics.in_flight += 1
-        self.statistics.in_flight_max = max(self.statistics.in_flight, self.statistics.in_flight_max)
-        try:
-            await asyncio.sleep(self.latency)
-        finally:
-            self.statistics.in_flight -= 1
-        effect, _, moment = (self.choose_fault(request.method, request.path_qs) or "").partition(" ")
-        answer = self._execute(request, body) if moment != "before" else Answer()
-        received = 0 if is_head else len(answer.body)
-        self.statistics.add(Transfer(request.method, request.path_qs, len(body), received))
-        if effect == "lost":
-            assert request.transport is not None
-            request.transport.abort()
-        elif effect:
-            answer = _error(int(effect), FAULT_CODES[int(effect)].decode())
-        return web.Response(status=answer.status, body=None if is_head else answer.body, headers=answer.headers)
-
-    def _execute(self, request: web.BaseRequest, body: bytes) -> Answer:
+    async def execute(self, request: web.BaseRequest, body: bytes) -> Answer:
         name = unquote(request.raw_path.partition("?")[0]).lstrip("/")  # `path` leaves an encoded slash encoded
         try:
             return self.emulator.answer(request.method, name, request.query, request.headers, body)
         except S3Error as error:
-            return _error(_STATUS[str(error)], str(error))
+            return error_answer(_STATUS[str(error)], str(error))
 
-    def _control(self, command: str, arguments: Mapping[str, str | float | bool]) -> object:
+    def control(self, command: str, arguments: Arguments) -> object:
         if command == "load":
             age = timedelta(seconds=float(arguments["age"]))
             return self.emulator.load(Path(str(arguments["directory"])), str(arguments["prefix"]), age)
@@ -323,31 +265,9 @@ class Server:
         if command == "remove":
             self.emulator.remove_tree(str(arguments["prefix"]))
             return None
-        if command == "settings":
-            self.latency = float(arguments["latency"])
-            self.choose_fault = (
-                throttling(int(arguments["throttling"])) if arguments["throttling"] else lambda method, path: None
-            )
-            return None
-        assert command == "take_statistics"
-        taken, self.statistics = self.statistics, Statistics()
-        return {
-            "kinds": taken.kinds,
-            "bytes_read": taken.bytes_read,
-            "bytes_written": taken.bytes_written,
-            "in_flight_max": taken.in_flight_max,
-        }
-
-
-async def _serve() -> None:
-    runner = web.ServerRunner(web.Server(Server().handle), access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=512)
-    await site.start()
-    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
-    await asyncio.Event().wait()
+        return super().control(command, arguments)
 
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description="S3 emulator with latency; prints its address.").parse_args()
-    asyncio.run(_serve())
+    asyncio.run(serve(S3Server()))
