@@ -122,4 +122,4 @@ class SchemaMismatch(InvalidInput):
 
 
 class IndexIgnored(UserWarning):
-    """An index could not be read, so its fragments were scanned: the result is the same and takes longer."""
+    """An index could not be read or built, so its fragments are scanned: the result is the same and takes longer."""

@@ -5,13 +5,14 @@ is planned and built again. Maintenance of existing indices is in `maintenance/i
 `plan_create`.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap
 
 from lance_core import validation
-from lance_core.errors import InvalidInput
+from lance_core.errors import IndexIgnored, InvalidInput
 from lance_core.format import field_paths
 from lance_core.format.fragment import Fragment
 from lance_core.format.index_metadata import SYSTEM_INDICES, IndexMetadata
@@ -46,7 +47,19 @@ def plan_create(base: Snapshot, request: IndexRequest, *, runtime: Runtime) -> C
     spec, removed = plan_index(base, request)
     fragments = select_fragments(base, request.fragments)
     covers = BitMap(fragment.id for fragment in fragments)
-    return CreateIndex((build.build_segment(base, spec, fragments, covers=covers, runtime=runtime),), removed)
+    segment = build.build_segment(base, spec, fragments, covers=covers, runtime=runtime)
+    warn_not_built(base, segment)
+    return CreateIndex((segment,), removed)
+
+
+def warn_not_built(base: Snapshot, segment: IndexMetadata) -> None:
+    """Warn if an index is only defined, since the table has too few rows to build it."""
+    if segment.is_definition:
+        text = (
+            f"{base.location.uri}: index {segment.name!r} is defined, but not built, since the table has too few "
+            "vectors to train it; searches compare every vector until optimize_indices() builds it from more rows"
+        )
+        warnings.warn(text, IndexIgnored, stacklevel=2)
 
 
 def plan_index(base: Snapshot, request: IndexRequest) -> tuple[IndexSpec, tuple[IndexMetadata, ...]]:

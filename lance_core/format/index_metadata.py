@@ -121,12 +121,15 @@ class IndexMetadata:
         return f"IndexMetadata({parts}, uuid='{message.uuid.uuid.hex()[:8]}…')"
 
     def with_contents(self, details: bytes, files: Iterable[SegmentFile]) -> "IndexMetadata":
-        """Return the segment with the details and files that are known once the files are written."""
+        """Return the segment with the details and files that are known once the files are written. Without any file, it
+        is a definition, which covers nothing."""
         message = table_pb2.IndexMetadata()
         message.CopyFrom(self._message)
         message.index_details.value = details
         del message.files[:]
         message.files.extend(file.message for file in files)
+        if not message.files:
+            message.fragment_bitmap = BitMap().serialize()
         return IndexMetadata(message)
 
     @classmethod
@@ -192,6 +195,12 @@ class IndexMetadata:
     @property
     def is_system(self) -> bool:
         return self.name in SYSTEM_INDICES
+
+    @property
+    def is_definition(self) -> bool:
+        """True for an index that is defined but not built: it covers no fragment and has no files. Lance writes one for
+        a table with too few rows to train a vector index."""
+        return not self.is_system and not self._message.files and self.covers is not None and not self.covers
 
     @property
     def field_ids(self) -> tuple[int, ...]:

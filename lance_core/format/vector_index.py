@@ -40,6 +40,9 @@ class VectorDetails:
     """Parameters of the build."""
     graph: tuple[int, int, int] | None = None
     """Links of a row, candidates during the build, and levels of the graphs; `None` without graphs."""
+    num_partitions: int | None = None
+    """Number of partitions that the caller chose, for an index that is not built yet."""
+    target_partition_size: int | None = None
 
     @classmethod
     def of(cls, metadata: IndexMetadata) -> "VectorDetails | None":
@@ -67,11 +70,16 @@ class VectorDetails:
             getattr(codes, "num_sub_vectors", 0),
             dict(message.runtime_hints),
             graph,
+            message.target_num_partitions or None,
+            message.target_partition_size or None,
         )
 
     def encode(self) -> bytes:
         """Return the bytes of the details."""
         message = index_pb2.VectorIndexDetails(metric_type=_METRICS.index(self.metric), runtime_hints=self.hints)  # type: ignore[arg-type]
+        if self.num_partitions is not None:
+            message.target_num_partitions = self.num_partitions
+        message.target_partition_size = self.target_partition_size or 0
         if self.graph is not None:
             config = message.hnsw_index_config
             config.max_connections, config.construction_ef, config.max_level = self.graph

@@ -81,7 +81,12 @@ class FileChecker:
             except Corrupt as found:
                 yield error(manifest, "index_file", f"{found.path} {found.what}", "Drop the index.")
                 continue
-            if not names and not index.is_system and not location.store.list(index.qualified_path):
+            if (
+                not names
+                and not index.is_system
+                and not index.is_definition
+                and not location.store.list(index.qualified_path)
+            ):
                 yield error(
                     manifest, "index_file", f"the files of index {index.name!r} do not exist", "Drop the index."
                 )

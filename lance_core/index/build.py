@@ -109,7 +109,8 @@ def build_segment(
 def write_segment(
     base: Snapshot, spec: IndexSpec, write: SegmentWriter, *, covers: BitMap, runtime: Runtime
 ) -> IndexMetadata:
-    """Write a segment whose files `write` produces."""
+    """Write a segment whose files `write` produces. Without any file, the result is a definition that covers
+    nothing."""
     segment = NewSegment(base.location, runtime.new_uuid(), file_version_for(base.manifest.storage_version))
     empty = IndexMetadata.new(
         segment.segment_uuid,

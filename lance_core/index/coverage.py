@@ -29,6 +29,8 @@ from lance_core.limits import INDEX_DETAILS_BYTES
 from lance_core.scan.take import build_row_id_index
 from lance_core.versions.snapshot import Snapshot
 
+_NOT_BUILT = "is not built yet; optimize_indices() builds it once the table has enough rows"
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentCoverage:
@@ -158,6 +160,8 @@ class Coverage:
             return SegmentCoverage(index, None, BitMap(), f"cannot be trusted: {error}")
         if covered is None:
             return SegmentCoverage(index, kind, BitMap(), "does not say which fragments it covers")
+        if index.is_definition:
+            return SegmentCoverage(index, kind, covered, _NOT_BUILT)
         return SegmentCoverage(index, kind, covered, None if covered else "covers no fragment of this version")
 
     def _covered_fragments(self, index: IndexMetadata) -> BitMap | None:

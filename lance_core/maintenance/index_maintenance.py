@@ -78,10 +78,17 @@ def optimize_indices(
     new: list[IndexMetadata] = []
     removed: list[IndexMetadata] = []
     for work in track(tuple(plan_work(base, coverage, names, merge)), "build segments", "indices"):
+        segment = _write_segment(base, coverage, work, runtime) if work.covers else None
+        if segment is not None and is_still_unbuilt(work, segment):
+            continue
         removed += work.removed
-        if work.covers:
-            new.append(_write_segment(base, coverage, work, runtime))
+        new += [segment] if segment is not None else []
     return CreateIndex(tuple(new), tuple(removed)) if new or removed else None
+
+
+def is_still_unbuilt(work: IndexWork, segment: IndexMetadata) -> bool:
+    """Return whether an index was only defined before, and still has too few rows to be built."""
+    return segment.is_definition and bool(work.removed) and all(index.is_definition for index in work.removed)
 
 
 def trim_reuse_index(base: Snapshot, fresh: Collection[IndexMetadata], *, runtime: Runtime) -> CreateIndex | None:

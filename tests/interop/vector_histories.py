@@ -5,6 +5,7 @@ that their answers must be the exact ones, which numpy computes from the rows of
 type and maker: one process of ours, workers of ours, or pylance. Start with `VectorHistory.run`.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,6 @@ import pyarrow as pa
 
 from lance_core import Table
 from lance_core.dml.index_definition import IndexRequest
-from lance_core.errors import InvalidInput
 from lance_core.tasks.driver import TableRef, WriteOptions
 from lance_core.tasks.indices.index_build import build_index
 from lance_core.tasks.partitioning import LocalRunner
@@ -242,7 +242,8 @@ class VectorHistory:
         parameters: dict[str, Any] = {"num_partitions": self._random.randrange(1, 6), "metric": metric}
         parameters |= self._random.choice(_PARAMETERS.get(kind.rpartition("_")[2], ({},)))
         path = str(self.path)
-        try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(?s).*is defined, but not built")  # a codebook needs 256 vectors
             if maker == "ours":
                 Table.open(path).create_index("v", kind, name="v_idx", replace=True, **parameters)
             elif maker == "workers":
@@ -250,10 +251,6 @@ class VectorHistory:
                 build_index(TableRef(path), request, "all", options=WriteOptions(), runner=LocalRunner(slots=2))
             else:
                 lance.dataset(path).create_index("v", kind, name="v_idx", replace=True, **parameters)
-        except (InvalidInput, ValueError, OSError, RuntimeError) as error:
-            if "256" not in str(error):  # a codebook needs as many vectors
-                raise
-            return f"index {kind} of {maker} is refused"
         self._kind, self._metric = kind, metric
         return f"index {kind} of {maker} {parameters}"
 

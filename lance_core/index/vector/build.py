@@ -26,14 +26,14 @@ from lance_core.index.index_type import VALUE, CountedRows, IncompatibleSegments
 from lance_core.index.segment_files import SegmentSink
 from lance_core.index.vector.encoding import EncodedRows, encode_rows
 from lance_core.index.vector.graph import LEVELS_MAX
-from lance_core.index.vector.model import Model
+from lance_core.index.vector.model import GRAPH_CANDIDATES, GRAPH_LINKS, Model
 from lance_core.index.vector.options import VectorOptions
 from lance_core.index.vector.partitions import PartitionSource, StoredPartitions, share_memory, sort_by_partition
 from lance_core.index.vector.quantizers import ProductCodes
 from lance_core.index.vector.rabit import RabitCodes
 from lance_core.index.vector.segment_statistics import VectorStatistics, mean_of, statistics_of
 from lance_core.index.vector.segment_writer import write_partitions
-from lance_core.index.vector.training import draw_sample, plan_training, train
+from lance_core.index.vector.training import TrainingPlan, draw_sample, plan_training, train
 from lance_core.scan.vector_columns import is_multivector, vector_field
 
 ROW_BYTES = 8
@@ -48,7 +48,8 @@ def write_segment(
     inputs: Sequence[MergeInput],
     options: VectorOptions,
 ) -> bytes:
-    """Write the files of a segment of rows and existing segments, and return its details for the index section."""
+    """Write the files of a segment of rows and existing segments, and return its details for the index section. If the
+    rows are too few to train a model, write no files: the index is defined, and built later."""
     stored = [StoredPartitions.of(each) for each in inputs]
     if stored:
         model = _common_model(stored)
@@ -57,7 +58,12 @@ def write_segment(
     else:
         total = _count_vectors(column, rows)
         plan = plan_training(kind, column, options, total)
-        model = train(draw_sample(rows, plan, total), plan)
+        sample = draw_sample(rows, plan, total)
+        if len(sample.rows) < plan.vectors_min:  # nearly all vectors may be null
+            sample = draw_sample(rows, replace(plan, sample_size=total), total)
+        if len(sample.rows) < plan.vectors_min:
+            return details_of_definition(plan)
+        model = train(sample, plan)
     model = with_options(model, kind, options)
     return _write(sink, column, rows, stored, model, range(len(model.centroids)))
 
@@ -121,6 +127,25 @@ def details_of(model: Model, statistics: VectorStatistics) -> bytes:
     sub_vectors = quantizer.num_sub_vectors if isinstance(quantizer, ProductCodes) else 0
     graph = (model.m, model.ef_construction, LEVELS_MAX) if model.has_graphs else None
     return VectorDetails(model.kind, model.metric.value, bits, sub_vectors, statistics.to_hints(), graph).encode()
+
+
+def details_of_definition(plan: TrainingPlan) -> bytes:
+    """Return the details of an index that is not built yet, with the options of the caller."""
+    options = plan.options
+    bits = {"FLAT": 0, "SQ": 8}.get(plan.compression) or options.num_bits or 0
+    graph = None
+    if "HNSW" in plan.kind:
+        graph = options.m or GRAPH_LINKS, options.ef_construction or GRAPH_CANDIDATES, LEVELS_MAX
+    return VectorDetails(
+        plan.kind,
+        plan.metric.value,
+        bits,
+        options.num_sub_vectors or 0,
+        options.to_hints(),
+        graph,
+        options.num_partitions,
+        options.target_partition_size,
+    ).encode()
 
 
 def _width_of(type_: pa.DataType) -> int:

@@ -30,6 +30,8 @@ LEFT_OUT_KEY = "lance_assets.left_out"
 """Metadata with the number of the buffer of the row numbers that have no code; other readers ignore it."""
 ROW_NUMBERS = np.dtype("<u8")
 
+GRAPH_LINKS, GRAPH_CANDIDATES = 20, 150
+"""Links of a row in a graph, and candidates from which they are chosen, unless the caller chooses, as in pylance."""
 _COMPRESSIONS = ("FLAT", "PQ", "SQ", "RQ")
 
 
@@ -48,9 +50,9 @@ class Model:
     """Mean loss of the training vectors; `None` if it is not recorded."""
     trained_rows: int | None = None
     """Rows of the table when the model was trained; `None` if it is not recorded."""
-    m: int = 20
+    m: int = GRAPH_LINKS
     """Links of a row in the graph of its partition, for a kind with graphs; twice as many at the lowest level."""
-    ef_construction: int = 150
+    ef_construction: int = GRAPH_CANDIDATES
     """Candidates from which the links of a row are chosen."""
 
     @property

@@ -1,10 +1,19 @@
 """Vector index options: the parameters of a build, with the names that pylance gives them, and their checks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from lance_core.format.vector_index import VectorDetails
 from lance_core.index.index_type import IndexOptions
 from lance_core.index.vector.model import Model
 from lance_core.scan.vector_search import Metric
+
+ITERATIONS = 50
+"""Largest number of iterations of a k-means that starts with random vectors, as in pylance, unless the caller sets
+`max_iters`."""
+SAMPLE_RATE = 256
+"""Vectors for each partition in the sample that centroids are trained on."""
+_MAX_ITERS, _SAMPLE_RATE = "lance.ivf.max_iters", "lance.ivf.sample_rate"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,7 +26,7 @@ class VectorOptions:
     num_sub_vectors: int | None = None
     num_bits: int | None = None
     max_iters: int | None = None
-    sample_rate: int = 256
+    sample_rate: int = SAMPLE_RATE
     target_partition_size: int | None = None
     m: int | None = None
     """Links of a row in the graph; twice as many at its lowest level."""
@@ -33,6 +42,29 @@ class VectorOptions:
         pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self) if each.name != "model")
         return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
 
+    def to_hints(self) -> Mapping[str, str]:
+        """Return the entries that record how an index is trained which is not built yet, with the names of pylance."""
+        recorded = {_MAX_ITERS: self.max_iters, _SAMPLE_RATE: self.sample_rate}
+        return {name: str(number) for name, number in recorded.items() if number is not None}
+
+    @classmethod
+    def of_details(cls, details: VectorDetails) -> "VectorOptions":
+        """Return the options of an index whose details alone are known. The number of iterations that pylance records
+        if its caller chose none is no choice."""
+        graph = details.graph
+        max_iters = _number(details.hints, _MAX_ITERS)
+        return cls(
+            Metric(details.metric),
+            details.num_partitions,
+            details.num_sub_vectors or None,
+            details.num_bits if details.kind.endswith(("PQ", "RQ")) else None,
+            None if max_iters == ITERATIONS else max_iters,
+            _number(details.hints, _SAMPLE_RATE) or SAMPLE_RATE,
+            details.target_partition_size,
+            None if graph is None else graph[0],
+            None if graph is None else graph[1],
+        )
+
     @property
     def bits(self) -> int:
         """Number of bits, which a plan has chosen."""
@@ -45,3 +77,9 @@ class VectorOptions:
     def of(cls, options: IndexOptions) -> "VectorOptions":
         assert isinstance(options, cls)
         return options
+
+
+def _number(hints: Mapping[str, str], name: str) -> int | None:
+    """Return a number from 1 that the hints record."""
+    text = hints.get(name, "")
+    return int(text) if text.isdecimal() and 0 < int(text) < 1 << 31 else None

@@ -14,7 +14,7 @@ from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.vector_index import VectorDetails
 from lance_core.index.index_type import Segment
 from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, Model, StoredModel, read_model
-from lance_core.index.vector.options import VectorOptions
+from lance_core.index.vector.options import SAMPLE_RATE, VectorOptions
 from lance_core.scan.vector_search import Metric
 from lance_core.storage.lru_cache import LruCache
 
@@ -123,7 +123,7 @@ def rebuild_options(options: VectorOptions, known: Sequence[VectorStatistics], r
     """Return the options with which an index of `rows` rows and segments with these statistics is trained again;
     `None` if its model still fits.
 
-    The partitions keep their mean size."""
+    The partitions keep their mean size, but their number does not grow beyond one for each `SAMPLE_RATE` rows."""
     complete = [each for each in known if each.trained_rows and each.partitions]
     if not complete:
         return None
@@ -136,4 +136,7 @@ def rebuild_options(options: VectorOptions, known: Sequence[VectorStatistics], r
     is_skewed = growth >= SKEWED_GROWTH_MIN and trained.skew > SKEW_MAX
     if not has_drifted and not is_skewed and growth < ROW_GROWTH_MAX:
         return None
-    return replace(options, model=None, num_partitions=max(1, round(trained.partitions * growth)))
+    partitions = max(1, round(trained.partitions * growth))
+    if partitions > trained.partitions:
+        partitions = max(trained.partitions, min(partitions, rows // SAMPLE_RATE))
+    return replace(options, model=None, num_partitions=partitions)

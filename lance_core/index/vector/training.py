@@ -15,7 +15,7 @@ from lance_core.errors import InvalidInput
 from lance_core.index.vector.encoding import VectorBatch, assign, assign_with_losses, read_vectors
 from lance_core.index.vector.faiss_library import faiss, one_thread
 from lance_core.index.vector.model import Model
-from lance_core.index.vector.options import VectorOptions
+from lance_core.index.vector.options import ITERATIONS, VectorOptions
 from lance_core.index.vector.quantizers import (
     Array,
     FlatCodes,
@@ -30,9 +30,6 @@ from lance_core.scan.vector_columns import is_multivector, vector_field
 from lance_core.scan.vector_search import Metric, resolve_metric
 
 _SEED = 42
-ITERATIONS = 50
-"""Largest number of iterations of a k-means that starts with random vectors, as in pylance, unless the caller sets
-`max_iters`."""
 _FIRST_SHARE = 8
 """One vector in this many takes part in the first stage of the training of centroids."""
 _FIRST_VECTORS_MIN = 16
@@ -66,6 +63,11 @@ class TrainingPlan:
     @property
     def compression(self) -> str:
         return self.kind.rpartition("_")[2]
+
+    @property
+    def vectors_min(self) -> int:
+        """Vectors without which there is nothing to train."""
+        return 1 << self.options.bits if self.compression == "PQ" else 1
 
 
 def plan_training(kind: str, column: pa.Field, options: VectorOptions, total: int) -> TrainingPlan:
@@ -114,13 +116,7 @@ def train(sample: VectorBatch, plan: TrainingPlan) -> Model:
 def train_centroids(sample: VectorBatch, plan: TrainingPlan) -> Model:
     """Return a model that has centroids, and stores the vectors themselves."""
     floats = sample.floats(plan.metric)
-    is_product = plan.compression == "PQ"
-    if len(floats) < max(1, (1 << plan.options.bits) if is_product else 1):
-        needed = f"at least {1 << plan.options.bits} vectors" if is_product else "vectors"
-        raise InvalidInput(
-            f"an {plan.kind} index needs {needed} to be trained, and the rows have {len(floats)}; create it when the "
-            "table has more rows, searches compare every vector until then"
-        )
+    assert len(floats)
     with one_thread():
         centroids, loss = _cluster(floats, plan)
     stored: Array = centroids.astype(sample.vectors.dtype)

@@ -24,7 +24,7 @@ from lance_core.index.vector.rabit import BITS_MAX, RabitCodes
 from lance_core.index.vector.segment import VectorSegment
 from lance_core.index.vector.segment_statistics import statistics_of
 from lance_core.scan.vector_columns import is_multivector, vector_type_of
-from lance_core.scan.vector_search import Metric, parse_metric
+from lance_core.scan.vector_search import parse_metric
 
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
 _PARAMETERS = ("metric", "num_partitions", "max_iters", "sample_rate", "target_partition_size")
@@ -85,9 +85,7 @@ class VectorIndexType:
         except (NotFound, StorageError, Corrupt):
             if details is None:
                 raise
-            return VectorOptions(
-                Metric(details.metric), None, details.num_sub_vectors or None, details.num_bits or None
-            )
+            return VectorOptions.of_details(details)
         model = statistics_of(segment).complete(model)
         quantizer = model.quantizer
         options = VectorOptions(model.metric, len(model.centroids), model=model)

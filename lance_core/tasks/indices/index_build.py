@@ -111,7 +111,10 @@ def build_index(
             scope is BuildScope.NEEDED and full_build.removed and _differs_from_request(base, request, full_build)
         )
         if scope is BuildScope.ALL or not full_build.removed or must_rebuild:
-            return builder.plan_operation(base, [full_build], allow_empty=True)
+            operation = builder.plan_operation(base, [full_build], allow_empty=True)
+            for segment in operation.new if operation else ():
+                index_definition.warn_not_built(base, segment)
+            return operation
         if scope is BuildScope.NEEDED:
             return builder.plan_operation(
                 base, list(index_maintenance.plan_work(base, Coverage(base), [full_build.spec.name], Merge.SMALL))
@@ -223,7 +226,10 @@ class _IndexBuilder:
                 (small if self._is_small(base, work, rows) else large).append(work)
         new = self._build_small(base, small) if small else []
         new += [self._build_large(base, _without_unreadable_segments(base, work), rows(work.covers)) for work in large]
-        removed = tuple(index for work in works for index in work.removed)
+        built = list(zip([*small, *large], new, strict=True))
+        unchanged = [work for work, segment in built if index_maintenance.is_still_unbuilt(work, segment)]
+        new = [segment for work, segment in built if work not in unchanged]
+        removed = tuple(index for work in works if work not in unchanged for index in work.removed)
         return CreateIndex(tuple(new), removed) if new or removed else None
 
     @contextmanager

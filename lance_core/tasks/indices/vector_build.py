@@ -32,8 +32,8 @@ from lance_core.index.statistics import RowCounts
 from lance_core.index.vector.build import code_bytes_of
 from lance_core.index.vector.encoding import VectorBatch
 from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, Model, read_model
-from lance_core.index.vector.options import VectorOptions
-from lance_core.index.vector.training import ITERATIONS, TrainingPlan, plan_training, train, train_quantizer
+from lance_core.index.vector.options import ITERATIONS, VectorOptions
+from lance_core.index.vector.training import TrainingPlan, plan_training, train, train_quantizer
 from lance_core.maintenance.index_maintenance import IndexWork
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.scan.vector_columns import vector_field
@@ -79,13 +79,16 @@ class VectorBuild:
     _lease: tuple[Store, str] | None = None
 
     def build(self, base: Snapshot, work: IndexWork) -> IndexMetadata:
-        """Build the segment. Its files are complete, and nothing is committed."""
+        """Build the segment. Its files are complete, and nothing is committed. An index with too few vectors is only
+        defined."""
         work = _with_one_model(base, work)
         options = VectorOptions.of(work.spec.options)
         work = replace(work, spec=replace(work.spec, options=replace(options, model=None)))
         if self.key is not None and self.directory is None:
             self._resume(base, work.spec)
         model = self._ensure_model(base, work, options.model)
+        if model is None:
+            return vector_tasks.write_definition(base, work.spec, _training_plan(base, work)[0])
         pieces = self._encode(base, work)
         return self._merge(base, work, model, pieces)
 
@@ -126,15 +129,17 @@ class VectorBuild:
         pieces = {each.fragments: [each.segment.encode()] for each in complete if each.fragments}
         self._pieces.restore(base, pieces, self._encoding_task(spec))
 
-    def _ensure_model(self, base: Snapshot, work: IndexWork, existing: Model | None) -> Model:
+    def _ensure_model(self, base: Snapshot, work: IndexWork, existing: Model | None) -> Model | None:
         """Return the model of the segment, which is stored for the workers: that of existing segments, that of an
-        earlier plan, or a new one."""
+        earlier plan, or a new one; `None` if there are too few vectors to train one."""
         if self._model is not None:
             with suppress(NotFound, StorageError, Corrupt):
                 stored = vector_tasks.load_model(base, self._model)
                 if existing is None or existing.has_same_parameters(stored):
                     return stored
         model = existing if existing is not None else self._train(base, work)
+        if model is None:
+            return None
         segment = vector_tasks.write_model_segment(base, work.spec, model)
         self._model = segment.encode()
         self._track(base, [self._model], is_recorded=self.directory is not None)
@@ -142,16 +147,14 @@ class VectorBuild:
             progress.record_segment(base.location.own_store, self.directory, RecordedSegment(segment, ()))
         return vector_tasks.load_model(base, self._model)
 
-    def _train(self, base: Snapshot, work: IndexWork) -> Model:
-        column = build.arrow_of(base.manifest.schema, work.spec.chain)
-        rows = RowCounts(base.manifest, live=True)(BitMap(fragment.id for fragment in work.fragments))
-        total = vector_tasks.count_vectors(base, work.spec.chain, rows)
-        plan = plan_training(work.spec.kind.name, column, VectorOptions.of(work.spec.options), total)
-        if _training_operations(plan, vector_field(column).type.list_size) <= DRIVER_TRAINING_OPERATIONS:
-            return train(self._draw(base, work, plan, total), plan)
-        return self._train_in_tasks(base, work, plan, total)
+    def _train(self, base: Snapshot, work: IndexWork) -> Model | None:
+        plan, size = _training_plan(base, work)
+        if _training_operations(plan, size) > DRIVER_TRAINING_OPERATIONS:
+            return self._train_in_tasks(base, work, plan, plan.total)
+        sample = self._draw(base, work, plan, plan.total)
+        return train(sample, plan) if len(sample.rows) >= plan.vectors_min else None
 
-    def _train_in_tasks(self, base: Snapshot, work: IndexWork, plan: TrainingPlan, total: int) -> Model:
+    def _train_in_tasks(self, base: Snapshot, work: IndexWork, plan: TrainingPlan, total: int) -> Model | None:
         """Train coarse clusters on the driver, and the centroids of each of them in tasks."""
         clusters = max(2, round(plan.partitions**0.5))
         coarse_plan = plan_training(
@@ -161,6 +164,8 @@ class VectorBuild:
             total,
         )
         sample = self._draw(base, work, coarse_plan, total)
+        if len(sample.rows) < plan.vectors_min:
+            return None
         trained = train(sample, replace(coarse_plan, kind="IVF_FLAT"))
         coarse = vector_tasks.write_model_segment(base, work.spec, trained).encode()
         task = WriteSample(work.spec, plan, plan.sample_size / max(1, total), coarse)
@@ -176,8 +181,14 @@ class VectorBuild:
         return train_quantizer(model, sample, plan)
 
     def _draw(self, base: Snapshot, work: IndexWork, plan: TrainingPlan, total: int) -> VectorBatch:
-        """Return a sample, which workers draw and the driver reads from the store."""
-        task = WriteSample(work.spec, plan, plan.sample_size / max(1, total))
+        """Return a sample, which workers draw and the driver reads from the store: all vectors, if nearly all of them
+        are null."""
+        share = plan.sample_size / max(1, total)
+        sample = self._draw_share(base, work, plan, share)
+        return sample if len(sample.rows) >= plan.vectors_min or share >= 1 else self._draw_share(base, work, plan, 1.0)
+
+    def _draw_share(self, base: Snapshot, work: IndexWork, plan: TrainingPlan, share: float) -> VectorBatch:
+        task = WriteSample(work.spec, plan, share)
         partitions = partition_fragments(work.fragments, min(self.runner.slots, _SAMPLE_PIECES_MAX))
         samples = _results(run_over_partitions(base, partitions, task, self.runner))
         self._track(base, samples)
@@ -253,6 +264,15 @@ def _with_one_model(base: Snapshot, work: IndexWork) -> IndexWork:
         merged=tuple(segment for segment in work.merged if segment.covered.isdisjoint(incompatible)),
         fragments=tuple(fragment for fragment in base.manifest.fragments if fragment.id in fragments_read),
     )
+
+
+def _training_plan(base: Snapshot, work: IndexWork) -> tuple[TrainingPlan, int]:
+    """Return the plan of the training, and the dimension of the vectors."""
+    column = build.arrow_of(base.manifest.schema, work.spec.chain)
+    rows = RowCounts(base.manifest, live=True)(BitMap(fragment.id for fragment in work.fragments))
+    total = vector_tasks.count_vectors(base, work.spec.chain, rows)
+    plan = plan_training(work.spec.kind.name, column, VectorOptions.of(work.spec.options), total)
+    return plan, vector_field(column).type.list_size
 
 
 def _training_operations(plan: TrainingPlan, dimension: int) -> int:

@@ -31,7 +31,13 @@ from lance_core.index import build
 from lance_core.index.build import IndexSpec, SegmentWriter
 from lance_core.index.coverage import Coverage
 from lance_core.index.index_type import ROW, VALUE
-from lance_core.index.vector.build import merge_partitions, with_options, write_model, write_piece
+from lance_core.index.vector.build import (
+    details_of_definition,
+    merge_partitions,
+    with_options,
+    write_model,
+    write_piece,
+)
 from lance_core.index.vector.encoding import VectorBatch
 from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, Model, read_model
 from lance_core.index.vector.options import VectorOptions
@@ -156,6 +162,11 @@ class MergeRange:
 def write_model_segment(base: Snapshot, spec: IndexSpec, model: Model) -> IndexMetadata:
     """Write a model for the workers, as a segment that no version references."""
     return _write(base, spec, lambda sink, column, _: write_model(sink, column, model))
+
+
+def write_definition(base: Snapshot, spec: IndexSpec, plan: TrainingPlan) -> IndexMetadata:
+    """Return an index that has too few vectors to be built."""
+    return _write(base, spec, lambda _sink, _column, _by_address: details_of_definition(plan))
 
 
 def load_model(base: Snapshot, segment: bytes) -> Model:

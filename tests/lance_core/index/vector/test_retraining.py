@@ -8,7 +8,13 @@ import pyarrow as pa
 import pytest
 
 from lance_core import Table
-from lance_core.index.vector.segment_statistics import LOSS_GROWTH_MAX, ROW_GROWTH_MAX, VectorStatistics
+from lance_core.index.vector.options import VectorOptions
+from lance_core.index.vector.segment_statistics import (
+    LOSS_GROWTH_MAX,
+    ROW_GROWTH_MAX,
+    VectorStatistics,
+    rebuild_options,
+)
 
 SIZE, PARTITIONS = 8, 5
 RNG = np.random.default_rng(4)
@@ -95,8 +101,17 @@ def test_a_model_that_no_longer_fits_is_trained_again(tmp_path: Path, reason: st
         assert (after.trained_rows, after.partitions) == (400, PARTITIONS)
     else:
         assert after.trained_rows == 401 + added
-        assert after.partitions == round(PARTITIONS * (401 + added) / 400)
+        assert after.partitions == max(PARTITIONS, (401 + added) // 256)  # the mean size of 80 rows is too small
         assert (after.loss or 0) < loss
     found = table.search("v", CENTERS[0] + offset, 5, nprobes=50, columns=["id"])["id"].to_pylist()
     exact = table.search("v", CENTERS[0] + offset, 5, exact=True, columns=["id"])["id"].to_pylist()
     assert len(set(found) & set(exact)) >= 4
+
+
+def test_partitions_keep_their_size_in_a_table_that_grows() -> None:
+    options = VectorOptions(num_partitions=5)
+    known = [VectorStatistics(partitions=5, rows=5_000, loss=1.0, training_loss=1.0, trained_rows=5_000)]
+    rebuilt = rebuild_options(options, known, 20_000)
+    assert rebuilt is not None
+    assert rebuilt.num_partitions == 20
+    assert rebuild_options(options, known, 19_000) is None

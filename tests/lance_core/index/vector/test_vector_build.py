@@ -170,11 +170,3 @@ def test_invalid_options_are_rejected(tmp_path: Path, kind: str, parameters: dic
         table.create_index("v", kind, **parameters)
     with pytest.raises(InvalidInput, match="cannot be built on column 'id'"):
         table.create_index("id", "IVF_FLAT")
-
-
-def test_too_few_vectors_for_a_codebook(tmp_path: Path) -> None:
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(POINTS[:100].ravel()), SIZE)
-    table = Table.create(tmp_path / "t", pa.table({"v": vectors}))
-    with pytest.raises(InvalidInput, match="needs at least 256 vectors to be trained, and the rows have 100"):
-        table.create_index("v", "IVF_PQ", num_sub_vectors=4)
-    assert table.create_index("v", "IVF_FLAT", num_partitions=200).version == 2

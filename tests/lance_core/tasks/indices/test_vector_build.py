@@ -234,10 +234,3 @@ def test_other_writers_during_a_build(tmp_path: Path) -> None:
     assert sorted(ours["_rowaddr"].to_pylist()) == sorted(exact["_rowaddr"].to_pylist())
     assert built.fsck().is_sound
     assert lance.dataset(built.uri).count_rows() == built.count_rows()
-
-
-def test_too_few_vectors(tmp_path: Path) -> None:
-    table = create_table(tmp_path / "t").delete("id > 100").table
-    with pytest.raises(InvalidInput, match="needs at least 256 vectors to be trained"):
-        build(table, "IVF_PQ", CountingWorkers(), num_sub_vectors=8)
-    assert not Path(table.uri, "_indices").exists()
