@@ -73,6 +73,11 @@ def has_unix_sockets() -> bool:
     return RELEASE >= _UNIX_SOCKET_RELEASE
 
 
+def has_progress_handlers(spark: SparkSession) -> bool:
+    """Return whether a session of Spark Connect reports the progress of its stages, as it does from Spark 4.0 on."""
+    return hasattr(spark, "registerProgressHandler")
+
+
 def existing_types(*names: str) -> tuple[type[T.DataType], ...]:
     """Return the Spark types of these names that the installed release has."""
     return tuple(getattr(T, name) for name in names if hasattr(T, name))

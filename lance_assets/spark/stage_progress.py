@@ -12,6 +12,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from lance_assets.spark.release import has_progress_handlers
 from lance_assets.spark.session import classic_context
 from lance_core.progress import Reporter, reporter
 
@@ -27,7 +28,7 @@ def report_stages(spark: SparkSession) -> Iterator[None]:
     elif (context := classic_context(spark)) is not None:
         with _polling(_StatusTracker(context.statusTracker()), report):
             yield
-    elif hasattr(spark, "registerProgressHandler"):
+    elif has_progress_handlers(spark):
         with _handling(spark, report):
             yield
     else:
