@@ -8,7 +8,7 @@ the store throttles: bursts of 503 SlowDown and lost connections. The operations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
@@ -81,6 +81,8 @@ class ObjectStore:
     """Starts the emulator of the store."""
     keeps_ages: bool
     """True if the emulator can store objects of any age, which a cleanup needs."""
+    operations_per_server: int = 1_000
+    """Number of operations after which the emulator is started again."""
     notes = (
         "requests: of one call, the highest of all; in flight: the highest number at one time",
         "each call meets a fresh copy of its table, and opens it first unless the name of the case says otherwise",
@@ -96,13 +98,18 @@ class ObjectStore:
         return {"latency_ms": _LATENCY[scale] // timedelta(milliseconds=1)}
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
-        with self.start() as server:
-            store = _Store(server, TableCopies(server, stage.workspace), _LATENCY[stage.scale], stage.log)
-            store.load_libraries()
-            for name in filter(self._is_possible, _SELECTED[stage.scale]):
-                yield _case(store, _ALL[name], is_throttled=False)
-            for name in filter(self._is_possible, _THROTTLED_AT[stage.scale]):
-                yield _case(store, _ALL[name], is_throttled=True)
+        operations = [
+            *((_ALL[name], False) for name in filter(self._is_possible, _SELECTED[stage.scale])),
+            *((_ALL[name], True) for name in filter(self._is_possible, _THROTTLED_AT[stage.scale])),
+        ]
+        copies: TableCopies | None = None
+        for start in range(0, len(operations), self.operations_per_server):
+            with self.start() as server:
+                copies = replace(copies, server=server) if copies else TableCopies(server, stage.workspace)
+                store = _Store(server, copies, _LATENCY[stage.scale], stage.log)
+                store.load_libraries()
+                for operation, is_throttled in operations[start : start + self.operations_per_server]:
+                    yield _case(store, operation, is_throttled=is_throttled)
 
     def _is_possible(self, operation: str) -> bool:
         return self.keeps_ages or not operation.startswith("cleanup")

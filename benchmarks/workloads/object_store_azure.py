@@ -9,4 +9,5 @@ WORKLOAD = ObjectStore(
     "the operations of object_store on the emulator of Azure",
     azure_behind_proxy,
     keeps_ages=False,
+    operations_per_server=1,  # Azurite becomes slow once many objects have been removed
 )

@@ -95,7 +95,7 @@ def azure() -> Iterator[Server]:
             endpoint = next(match[1] for match in matches if match) + f"/{AZURE_ACCOUNT}"
             yield Server(endpoint, lambda name, through: _container(endpoint, name, through))
         finally:
-            process.terminate()
+            process.kill()  # it ends itself only once it has answered all requests
             process.wait()
             process.stdout.close()
 
