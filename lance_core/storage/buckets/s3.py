@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from lance_core.storage.answer_dates import AnswerDates
 from lance_core.storage.buckets.bucket import DeletesBatches, ListedKey, ListingPage
+from lance_core.storage.buckets.s3_listing import read_objects
 from lance_core.storage.optional_packages import import_package
 from lance_core.storage.options import Settings
 from lance_core.storage.request_errors import RequestError, RequestErrorKind, kind_of_status
@@ -69,15 +70,8 @@ class _S3Sdk:
         """Return a session with a fast parser for the times in responses. The parser of botocore, which guesses the
         format, takes more than half of the time of a listing."""
 
-        def parse_time(value: Any) -> datetime:
-            try:
-                time = parsedate_to_datetime(value) if value.endswith("GMT") else datetime.fromisoformat(value)
-            except (AttributeError, TypeError, ValueError):
-                return self.utils.parse_timestamp(value)  # type: ignore[no-any-return]
-            return time if time.tzinfo else time.replace(tzinfo=UTC)
-
         core = self.core_session.get_session()
-        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=parse_time)
+        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=self.parse_time)
         return self.session.Session(
             aws_access_key_id=settings.get("key_id"),
             aws_secret_access_key=settings.get("key"),
@@ -85,6 +79,14 @@ class _S3Sdk:
             region_name=settings.get("region"),
             botocore_session=core,
         )
+
+    def parse_time(self, value: Any) -> datetime:
+        """Return the time of a response."""
+        try:
+            time = parsedate_to_datetime(value) if value.endswith("GMT") else datetime.fromisoformat(value)
+        except (AttributeError, TypeError, ValueError):
+            return self.utils.parse_timestamp(value)  # type: ignore[no-any-return]
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,12 @@ class S3Bucket(DeletesBatches):
             raise RequestError(_kind_of_error(error), settings.without_secrets(str(error))) from None
         # `Expect: 100-continue` costs a round trip for each put, and our objects are small.
         client.meta.events.unregister("before-call.s3", sdk.handlers.add_expect_header)
+        client.meta.events.register(
+            "before-parse.s3.ListObjectsV2",
+            lambda response_dict, customized_response_dict, **_more: read_objects(
+                sdk.parse_time, response_dict, customized_response_dict
+            ),
+        )
         dates = AnswerDates()
         client.meta.events.register(
             "after-call.s3", lambda http_response, **_more: dates.record_header(http_response.headers.get("Date"))
