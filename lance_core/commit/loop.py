@@ -43,6 +43,7 @@ from lance_core.format.transaction import Transaction
 from lance_core.limits import CapExceeded
 from lance_core.package_version import LIBRARY_VERSION
 from lance_core.runtime import Runtime
+from lance_core.storage.concurrency import ConcurrentCalls, requests_max
 from lance_core.storage.store import Put, SupportsCommitLock, SupportsDeferredSync
 from lance_core.transactions.apply import CommitContext, Fork, NewTable, apply, encode_transaction_file
 from lance_core.transactions.committed_transaction import CommittedTransaction
@@ -129,6 +130,8 @@ class _CommitLoop:
         self._taken: Version | None = None
         """Version that another writer created just now: the next attempt reads it by name, without a listing."""
         self._transaction_file = _TransactionFile()
+        self._written_ahead = ""
+        """Path of the file of our transaction if it was written while the history was read."""
         self._backoff = Backoff(runtime)
         self._deferring = store if isinstance(store := location.own_store, SupportsDeferredSync) else None
         self._unsynced = list(unsynced)
@@ -138,7 +141,7 @@ class _CommitLoop:
     def run(self) -> CommitResult:
         while True:
             has_stalled = self._fence.begin_attempt()
-            history = self._read_history()
+            history = self._read_history_and_write_ahead()
             if committed := self._find_own():
                 return self._already_committed(committed, may_be_late=has_stalled or not self._attempts)
             self._check_may_put(history, has_stalled=has_stalled)
@@ -158,6 +161,26 @@ class _CommitLoop:
             if put is Put.CREATED:
                 return self._committed(candidate, others)
             self._wait_after(put, candidate.manifest.version)
+
+    def _read_history_and_write_ahead(self) -> History | None:
+        """Read the history. In the first attempt on a store that serves concurrent requests, write the file of our
+        transaction at the same time, which saves the time of one request."""
+        store = self._location.store
+        if self._attempts or self._transaction_file.name or requests_max(store) == 1:
+            return self._read_history()
+        head = self._base.manifest if isinstance(self._base, Snapshot) else self._base
+        files = self._transaction_file.files_to_write(self._ours, head, self._runtime)
+        ((path, data),) = files.items()
+        with ConcurrentCalls(store) as calls:
+            written = calls.start(lambda: store.put(path, data))
+            history = self._read_history()
+            try:
+                written()
+            except LanceError:  # the commit may not need it
+                self._transaction_file = _TransactionFile()
+            else:
+                self._written_ahead = path
+        return history
 
     def _read_history(self) -> History | None:
         """Read the transactions after `since`; None if there is no table."""
@@ -241,7 +264,8 @@ class _CommitLoop:
             rebased = rebase(transaction, planned_on, before, others, deletions)
             transaction, files = rebased.transaction, dict(rebased.files)
         restored = restored_manifest(location, transaction.operation)
-        files |= self._transaction_file.files_to_write(transaction, head, runtime)
+        transaction_file = self._transaction_file.files_to_write(transaction, head, runtime)
+        files |= transaction_file
         context = CommitContext(
             now_ns=runtime.now_ns(),
             library_version=LIBRARY_VERSION,
@@ -254,7 +278,9 @@ class _CommitLoop:
             check_caps(manifest, files)
         for path, data in files.items():
             self._write_file(path, data)
-        return _Candidate(manifest, scheme, before, transaction.operation, files)
+        written = {*files, *(() if transaction_file or not self._written_ahead else (self._written_ahead,))}
+        self._written_ahead = ""
+        return _Candidate(manifest, scheme, before, transaction.operation, written)
 
     def _write_file(self, path: str, data: bytes) -> None:
         """Write a file that the manifest references. Its sync may be deferred to the put of the manifest."""

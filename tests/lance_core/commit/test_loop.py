@@ -4,6 +4,8 @@ Each case has one of three outcomes, and the test then checks the table: committ
 undecided, which is reported only if the outcome cannot be known.
 """
 
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -25,6 +27,8 @@ from lance_core.format.fragment import Fragment
 from lance_core.format.ids import Version
 from lance_core.format.operations import Append, Overwrite
 from lance_core.format.transaction import Transaction
+from lance_core.storage.memory import MemoryStore
+from lance_core.storage.store import ObjectInfo, SupportsConcurrency
 from lance_core.versions.snapshot import check_one_naming_scheme, list_versions, load_transaction
 from tests.lance_core.in_memory_table import (
     SCHEMA,
@@ -429,3 +433,66 @@ def test_a_listing_older_than_the_base_is_not_used_twice() -> None:
     store.deliver_late_puts()
     assert table.file_names() == ["first", "second", "mine"]
     check_history(table)
+
+
+class RemoteStore(MemoryStore, SupportsConcurrency):
+    """Store that serves concurrent requests. `before` runs before a put of a transaction or a listing of versions."""
+
+    before: Callable[[str], object] = staticmethod(lambda call: None)
+
+    @property
+    def requests_max(self) -> int:
+        return 2
+
+    def put(self, path: str, data: bytes) -> None:
+        if path.startswith(naming.TRANSACTIONS):
+            self.before("put")
+        super().put(path, data)
+
+    def list(self, directory: str, start_after: str = "") -> Sequence[ObjectInfo]:
+        if directory == naming.VERSIONS:
+            self.before("list")
+        return super().list(directory, start_after)
+
+
+def test_a_remote_transaction_is_written_while_the_history_is_read() -> None:
+    """The two requests meet. A transaction that is rebased unchanged keeps its file."""
+    store = RemoteStore()
+    table = InMemoryTable(store)
+    table.create("a")
+    base = table.at()
+    begun = {"put": threading.Event(), "list": threading.Event()}
+
+    def wait_for_other(call: str) -> None:
+        begun[call].set()
+        assert begun["list" if call == "put" else "put"].wait(30)
+
+    added = Append(table.fragments("b"))
+    started = begin(table.location(), base, verb="Append", intent=None, runtime=deterministic_runtime(1))
+    assert isinstance(started, StartedWrite)
+    store.before = wait_for_other
+    first = finish(started, added, properties={}, attempts=1)
+    store.before = lambda call: None
+    second = table.append("c", base=1, writer=2)
+    assert table.file_names() == ["a", "b", "c"]
+    for result in (first, second):
+        name = result.snapshot.manifest.transaction_file
+        assert store.read(f"{naming.TRANSACTIONS}/{name}")
+    assert len(store.list(naming.TRANSACTIONS)) == 3
+
+
+def test_a_failed_write_ahead_of_a_transaction_is_repeated() -> None:
+    store = RemoteStore()
+    table = InMemoryTable(store)
+    table.create("a")
+    calls: list[str] = []
+
+    def fail_first_put(call: str) -> None:
+        calls.append(call)
+        if calls.count("put") == 1 and call == "put":
+            raise StorageError("the network is down")
+
+    store.before = fail_first_put
+    result = table.append("b")
+    assert calls.count("put") == 2
+    assert store.read(f"{naming.TRANSACTIONS}/{result.snapshot.manifest.transaction_file}")
