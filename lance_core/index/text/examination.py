@@ -11,7 +11,7 @@ from lance_core.format.row_sets import RowSet
 from lance_core.index.index_type import IncompatibleSegments, Segment, SegmentExamination
 from lance_core.index.segment_files import SegmentSource
 from lance_core.index.text.bit_packing import Ints
-from lance_core.index.text.segment_reader import TextPartition, TextSegment
+from lance_core.index.text.segment_reader import TextPartition, open_once
 from lance_core.index.text.stored_lists import StoredLists
 
 _ListReader = Callable[[Ints], tuple[Ints, Ints]]
@@ -24,7 +24,7 @@ def examine(segment: Segment) -> SegmentExamination:
     """Read all files of a segment. A row whose text has no terms is not listed."""
     problems: list[str] = []
     rows, listed, repeated = RowSet(), 0, 0
-    opened = TextSegment(segment)
+    opened = open_once(segment)
     for partition in opened.partitions:
         documents = partition.documents
         numbers, elements = documents.row_numbers, documents.elements

@@ -21,7 +21,7 @@ from lance_core.index.text.builder import RUNS_BYTES
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.runs import Run, RunBuffer
 from lance_core.index.text.segment_merge import stored_runs
-from lance_core.index.text.segment_reader import LENGTH, TextPartition, TextSegment
+from lance_core.index.text.segment_reader import LENGTH, TextPartition, TextSegment, open_once
 from lance_core.index.text.segment_writer import PartitionDocuments, SegmentWriter
 from lance_core.index.text.stored_lists import StoredLists
 
@@ -56,7 +56,7 @@ class MergedPartition:
 
     @classmethod
     def of(cls, source: MergeInput, number: int, parameters: TextParameters) -> "MergedPartition":
-        opened = TextSegment(source.segment)
+        opened = open_once(source.segment)
         if opened.recorded_parameters() != parameters:
             raise IncompatibleSegments(f"{opened.path}: its texts were analyzed with other parameters")
         (partition,) = (each for each in opened.partitions if each.number == number)

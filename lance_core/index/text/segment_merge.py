@@ -16,7 +16,7 @@ from lance_core.index.text.bit_packing import Ints, ranges, starts_of
 from lance_core.index.text.builder import TextBuilder
 from lance_core.index.text.posting_encoder import PostingLists
 from lance_core.index.text.runs import Run
-from lance_core.index.text.segment_reader import TextPartition, TextSegment
+from lance_core.index.text.segment_reader import TextPartition, open_once
 from lance_core.index.text.stored_lists import StoredLists
 
 _TERMS_PER_PORTION = 1 << 12
@@ -26,7 +26,7 @@ def add_segment(builder: TextBuilder, merge_input: MergeInput) -> None:
     """Add the documents of a segment under their current row numbers. Raise `IncompatibleSegments` if its terms or
     positions are not those of the new segment."""
     files = merge_input.segment.files
-    opened = TextSegment(merge_input.segment)
+    opened = open_once(merge_input.segment)
     parameters = builder.analyzer.parameters
     if opened.recorded_parameters() != parameters:
         raise IncompatibleSegments(f"{opened.path}: its texts were analyzed with other parameters")

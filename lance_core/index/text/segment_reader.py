@@ -20,7 +20,7 @@ from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.row_sets import Ids
 from lance_core.index.index_type import Leaf, MatchedRows, Segment
-from lance_core.index.page_cache import SegmentPages
+from lance_core.index.page_cache import PAGE_CACHE, PageCache, SegmentPages
 from lance_core.index.segment_files import read_all_rows
 from lance_core.index.text.list_elements import ELEMENTS_MAX, Elements
 from lance_core.index.text.parameters import TextParameters, granularity_of
@@ -49,6 +49,7 @@ _DOCUMENTS_PAGE, _TOKENS_PAGE, _LISTED_PAGE = -1, -2, -3
 _POSTINGS_PAGE, _POSITIONS_PAGE, _WEIGHTS_PAGE, _PAGES_PER_TOKEN = 0, 1, 2, 3
 _DOCUMENTS_MAX = (1 << 31) - 1
 _NOT_FOUND = -1
+_READ_ONCE_BYTES = 32 << 20
 _FOUND_CACHED_MAX = 512
 """Numbers of tokens that a partition keeps, since a walk through a transducer takes as long as a search."""
 
@@ -85,7 +86,8 @@ class PartitionDocuments:
 class TextSegment:
     """Open segment of a full-text index."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, cache: PageCache = PAGE_CACHE) -> None:
+        """Open a segment. Everything that is read goes into `cache`."""
         self.path = segment.metadata.qualified_path
         self._segment = segment
         metadata = segment.files.open(METADATA_FILE).metadata
@@ -98,7 +100,7 @@ class TextSegment:
             )
         self._parameters = _metadata_value(metadata, "params", path)
         numbers = _json_numbers(_metadata_value(metadata, "partitions", path), path)
-        self._partitions = tuple(TextPartition(segment, number) for number in numbers)
+        self._partitions = tuple(TextPartition(segment, number, cache) for number in numbers)
 
     def recorded_parameters(self) -> TextParameters:
         """Return the parameters of the analyzer in the files of the segment, with the granularity in its details."""
@@ -119,14 +121,19 @@ class TextSegment:
         return None
 
 
+def open_once(segment: Segment) -> TextSegment:
+    """Open a segment that is read once, so that it does not evict what searches keep."""
+    return TextSegment(segment, PageCache(_READ_ONCE_BYTES))
+
+
 class TextPartition:
     """Partition of a segment: a token set, documents and posting lists that belong together."""
 
-    def __init__(self, segment: Segment, number: int) -> None:
+    def __init__(self, segment: Segment, number: int, cache: PageCache) -> None:
         self._segment = segment
         self.number = number
         self._prefix = f"part_{number}_"
-        self._pages: SegmentPages[Any] = SegmentPages()
+        self._pages: SegmentPages[Any] = SegmentPages(cache)
         self._found: LruCache[str, int] = LruCache(_FOUND_CACHED_MAX)
 
     @cached_property

@@ -30,7 +30,7 @@ _LAYOUT = {"format_version": "2", "posting_tail_codec": "varint_delta_v1", "post
 _POSITIONS_LAYOUT = {"positions_layout": "shared_stream_v2", "positions_codec": "packed_delta_v1"}
 _TOTAL_TOKENS = "total_tokens"
 _ROWS_PER_BATCH = 1 << 16
-_COPIED_ROWS = 1 << 11
+_COPIED_ROWS = 1 << 12
 _BLOCKS = pa.list_(pa.large_binary())
 _TOKENS = pa.schema(
     [pa.field("_token", pa.string(), nullable=False), pa.field("_token_id", pa.uint32(), nullable=False)]

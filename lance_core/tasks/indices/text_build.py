@@ -4,9 +4,9 @@
     merge     workers write ranges of terms of several partitions     ranges, each as a segment
     join      one worker writes the documents and copies the ranges   the segment
 
-Partitions are merged as long as together they have no more documents and tokens than one may have, since a search
-visits each of them. Small segments are merged by one worker or by the driver. After a conflict, pieces of unchanged
-fragments are used again. Start with `TextBuild.build`; `003-merged-term-ranges.md` gives the reasons.
+A search visits each partition, so that more than a few are merged, as long as together they have no more documents and
+tokens than one may have. Small segments are merged by one worker or by the driver. After a conflict, pieces of
+unchanged fragments are used again. Start with `TextBuild.build`; `003-merged-term-ranges.md` gives the reasons.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from lance_core.index.build import IndexSpec
 from lance_core.index.coverage import Coverage
 from lance_core.index.text.builder import DOCUMENTS_MAX, TOKENS_MAX
 from lance_core.index.text.partition_merge import TermRange, sample_terms
-from lance_core.index.text.segment_reader import TextSegment
+from lance_core.index.text.segment_reader import open_once
 from lance_core.maintenance.index_maintenance import IndexWork
 from lance_core.tasks.driver import TASKS_PER_SLOT, partition_count, run_over_partitions
 from lance_core.tasks.indices.index_segments import MergePartialSegments, SegmentBuild, decode_values
@@ -39,6 +39,9 @@ from lance_core.versions.snapshot import Snapshot
 
 DRIVER_MERGE_TOKENS_MAX = 1 << 18
 """Tokens of the segments that the driver merges itself, since a job would take longer."""
+COPIED_PARTITIONS_MAX = 4
+"""Number of partitions up to which they are copied instead of merged. A merge encodes all postings once more, and a
+search of a few partitions takes hardly longer than one of a single partition."""
 RANGE_TOKENS = 1 << 21
 """Tokens of a range that is worth a task of its own. One worker merges segments with fewer tokens."""
 
@@ -57,7 +60,9 @@ class TextBuild:
         """Build the segment. Its files are complete, and nothing is committed."""
         if self._spec != work.spec:
             self._spec, self._pieces = work.spec, PartialResults()
-        count = partition_count(work.fragments, self.runner.slots)
+        count = self.runner.slots
+        if count > COPIED_PARTITIONS_MAX:
+            count = partition_count(work.fragments, count)
         results = self._pieces.over_fragments(base, work.fragments, count, WritePiece(work.spec), self.runner)
         written = [encoded for _, encoded in sorted(results.items())]
         pieces = tuple(encoded[0] for encoded in written)
@@ -95,6 +100,8 @@ class CountedPartition:
 
 def plan_groups(partitions: Sequence[CountedPartition], tasks: int) -> tuple[PartitionGroup, ...]:
     """Return groups of consecutive partitions that become one, each with the ranges of terms that tasks write."""
+    if len(partitions) <= COPIED_PARTITIONS_MAX and all(each.is_current for each in partitions):
+        return tuple(PartitionGroup((each.ref,), ()) for each in partitions)
     groups = list(_group(partitions))
     merged = [group for group in groups if not _is_copied(group)]
     per_group = -(-tasks // max(1, len(merged)))
@@ -146,7 +153,7 @@ def _existing_partitions(base: Snapshot, work: IndexWork, first: int) -> Iterato
     uuids = {segment.metadata.uuid for segment in work.merged}
     existing = [segment for segment in coverage.segments if segment.metadata.uuid in uuids]
     for segment, each in enumerate(existing, first):
-        opened = TextSegment(coverage.segment_of(each.metadata))
+        opened = open_once(coverage.segment_of(each.metadata))
         for partition in opened.partitions:
             terms = sample_terms(partition, opened, SAMPLES_PER_PARTITION)
             documents = partition.documents

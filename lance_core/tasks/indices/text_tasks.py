@@ -18,7 +18,7 @@ from lance_core.index.index_type import MergeInput
 from lance_core.index.segment_files import NewSegment
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.partition_merge import MergedPartition, TermRange, documents_of, sample_terms, write_range
-from lance_core.index.text.segment_reader import TextSegment
+from lance_core.index.text.segment_reader import open_once
 from lance_core.index.text.segment_writer import SegmentWriter as TextSegmentWriter
 from lance_core.runtime import SYSTEM_RUNTIME
 from lance_core.tasks.indices.index_segments import SegmentBuild, encode_values, fresh_segments, without_fsync
@@ -58,7 +58,7 @@ class WritePiece:
             without_fsync(partition), self.spec, fragments, covers=covers, runtime=SYSTEM_RUNTIME
         )
         yield metadata.encode()
-        opened = TextSegment(Coverage(partition).segment_of(metadata))
+        opened = open_once(Coverage(partition).segment_of(metadata))
         samples = [sample_terms(each, opened, SAMPLES_PER_PARTITION) for each in opened.partitions]
         yield encode_values(pa.concat_arrays([pa.array([], pa.string()), *samples]))
         counts = [(each.number, len(each.documents.lengths), each.documents.token_count) for each in opened.partitions]

@@ -41,21 +41,23 @@ def check_equals_new_index(table: Table) -> None:
 
 
 LIMITS = {
-    # tokens of a range, documents of a partition, partitions of the first segment
-    "one worker merges": (1 << 21, 1 << 20, 1),
-    "ranges of terms": (16, 1 << 20, 1),
-    "several partitions": (16, 50, 3),
+    # tokens of a range, documents of a partition, partitions that are copied; partitions of both segments
+    "one worker merges": (1 << 21, 1 << 20, 0, 1, 1),
+    "ranges of terms": (16, 1 << 20, 0, 1, 1),
+    "several partitions": (16, 50, 0, 3, 4),
+    "copied partitions": (16, 1 << 20, 9, 2, 1),
 }
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable row ids"])
 def test_an_index_equals_that_of_one_process(
-    tmp_path: Path, limits: tuple[int, int, int], stable: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, limits: tuple[int, ...], stable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    range_tokens, documents_max, partitions = limits
+    range_tokens, documents_max, copied, partitions, merged_partitions = limits
     monkeypatch.setattr(text_build, "RANGE_TOKENS", range_tokens)
     monkeypatch.setattr(text_build, "DOCUMENTS_MAX", documents_max)
+    monkeypatch.setattr(text_build, "COPIED_PARTITIONS_MAX", copied)
     monkeypatch.setattr(text_build, "partition_count", lambda fragments, _slots: max(1, len(fragments)))
     table = Table.create(tmp_path / "t", rows(0, 130), max_rows_per_file=30, stable_row_ids=stable, durable=False)
     table = table.delete("id % 10 = 4").table
@@ -69,7 +71,7 @@ def test_an_index_equals_that_of_one_process(
     reference = TableRef(table.uri, durable=False)
     table = optimize_indices(reference, None, "all", options=WriteOptions(), runner=InProcessWorkers(slots=2)).table
     check_equals_new_index(table)
-    assert len(partitions_of(table, "words")) == (4 if partitions > 1 else 1)
+    assert len(partitions_of(table, "words")) == merged_partitions
     found = lance.dataset(table.uri).to_table(full_text_query="w3", columns=["word"])["word"].to_pylist()
     assert len(found) == table.refresh().count_rows("word = 'w3'") > 0
     assert not [each for each in table.refresh().fsck("head").findings if each.rule.startswith("index_")]
