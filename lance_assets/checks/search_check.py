@@ -104,12 +104,13 @@ def _check_expected(check: SearchCheck, expected: object) -> None:
 
 
 def _measures(found: Sequence[object], expected: Sequence[object], k: int) -> dict[str, float]:
-    """Return NDCG and recall of one query. An expected row counts 1, any other row 0.
+    """Return NDCG and recall of one query. An expected row counts 1, any other row 0, and a row whose key was found
+    before 0, too: keys may not be unique.
 
-    >>> _measures([1, 2, 3], [2], 3)
+    >>> _measures([1, 2, 2], [2], 3)
     {'ndcg': 0.6309297535714575, 'recall': 1.0}
     """
-    wanted = set(expected)
-    gained = sum(1 / log2(rank + 2) for rank, row in enumerate(found) if row in wanted)
+    wanted, first_ranks = set(expected), {row: rank for rank, row in reversed(list(enumerate(found)))}
+    gained = sum(1 / log2(rank + 2) for row, rank in first_ranks.items() if row in wanted)
     possible = sum(1 / log2(rank + 2) for rank in range(min(k, len(wanted))))
     return {"ndcg": gained / possible, "recall": len(wanted & set(found)) / min(k, len(wanted))}

@@ -3,6 +3,7 @@
 Text from a table is untrusted: it must neither control a terminal nor act as markup.
 """
 
+import inspect
 import re
 from collections.abc import Iterable
 from datetime import timedelta
@@ -30,6 +31,12 @@ def truncate(text: str, cells_max: int) -> str:
             break
         prefix.append(character)
     return "".join(prefix) + "…" if cells_max > 0 else ""
+
+
+def first_paragraph(function: object) -> str | None:
+    """Return the first paragraph of a function's docstring in one line; `None` without one."""
+    text = inspect.getdoc(function) if inspect.isroutine(function) else None
+    return " ".join(text.split("\n\n")[0].split()) or None if text else None
 
 
 def cell_width(text: Iterable[str]) -> int:

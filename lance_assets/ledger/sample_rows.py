@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lance_assets.common.text import escape_markdown, format_bytes, truncate
 from lance_core import Table
+from lance_core.tasks.columns.computed_fill import fingerprint_columns
 
 Cell = str | int | float | bool | None
 ROWS_MAX = 10
@@ -33,10 +34,12 @@ _SIGNATURES: Mapping[bytes, str] = {
 
 
 def sample_metadata(table: Table) -> dict[str, dg.MetadataValue]:
-    """Return the newest rows of a version, the newest first; nothing for a table without rows."""
+    """Return the newest rows of a version, the newest first, without fingerprints of computed columns; nothing for a
+    table without rows."""
     count = table.count_rows()
     offsets = list(range(count - 1, max(count - 1 - ROWS_MAX, -1), -1))
-    fields = list(table.schema)[:_COLUMNS_MAX]
+    hidden = fingerprint_columns(table.schema)
+    fields = [field for field in table.schema if field.name not in hidden][:_COLUMNS_MAX]
     if not offsets or not fields:
         return {}
     blobs = [field.name for field in fields if _is_blob(field)]

@@ -12,11 +12,12 @@ from datetime import datetime
 import dagster as dg
 import pyarrow as pa
 
+from lance_assets.common.text import truncate
 from lance_assets.diagrams.lineage_diagram import draw_lineage
 from lance_assets.ledger.partition_keys import partition_key
 from lance_assets.lineage.model import InputVersion, Origin, VersionName, sources_of
 from lance_assets.lineage.render import as_markdown, without_credentials
-from lance_assets.provenance.column_sources import COLUMN_SOURCES, parse_column_sources
+from lance_assets.provenance.column_sources import COLUMN_SOURCES, ColumnSource, parse_column_sources
 from lance_assets.provenance.properties import ASSET_KEY, CODE_LOCATION, PARTITION, RUN_ID, group_inputs, parse_inputs
 from lance_core import Committed, LanceError, Table, VersionInfo
 from lance_core.operations import (
@@ -47,6 +48,7 @@ _COLUMNS_MAX = 500
 _DESCRIPTION_KEYS = (b"description", b"comment", b"doc")
 """Keys of field metadata that describe a column: "comment" is that of Spark."""
 _DESCRIPTION_CHARACTERS_MAX = 1000
+_SOURCES_CELLS_MAX = 200
 _REBASED_OVER_MAX = 100
 _FOLDED_MAX = 100
 _UNPARSED_CHARACTERS_MAX = 500
@@ -268,6 +270,7 @@ def metadata_of(
         "dagster/row_count": value.int(facts.rows),
         "dagster/uri": value.text(facts.uri),
         "dagster/column_lineage": _column_lineage(facts, key),
+        "lance/column_sources": _column_sources(facts, key),
         "dagster/column_schema": value.table_schema(table_schema(facts.schema, descriptions or {})),
     }
     return {name: item for name, item in metadata.items() if item is not None}
@@ -353,6 +356,24 @@ def _column_lineage(facts: VersionFacts, key: dg.AssetKey | None) -> dg.Metadata
     }
     known = {column: each for column, each in deps.items() if each}
     return dg.MetadataValue.column_lineage(dg.TableColumnLineage(known)) if known else None
+
+
+def _column_sources(facts: VersionFacts, key: dg.AssetKey | None) -> dg.MetadataValue | None:
+    """Return a table of all recorded sources of columns. Dagster's own pages show `dagster/column_lineage` in Dagster+
+    alone, and it has no column of a table that is no asset."""
+    own = key.to_user_string() if key else None
+
+    def name_of(source: ColumnSource) -> str:
+        table = source.asset or without_credentials(source.uri) or "rows of the caller"
+        return source.column if source.uri == facts.uri or table == own else f"{table}: {source.column}"
+
+    sources = list(parse_column_sources(facts.properties).items())[:_COLUMNS_MAX]
+    records = [
+        dg.TableRecord({"column": column, "computed from": truncate(", ".join(map(name_of, each)), _SOURCES_CELLS_MAX)})
+        for column, each in sources
+    ]
+    schema = dg.TableSchema([dg.TableColumn("column"), dg.TableColumn("computed from")])
+    return dg.MetadataValue.table(records, schema) if records else None
 
 
 def _lineage_metadata(facts: VersionFacts, with_picture: bool) -> dg.MetadataValue | None:

@@ -12,6 +12,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lance_assets.checks.computed_check import metadata_of_codes
+from lance_assets.common.text import first_paragraph
 from lance_assets.provenance.column_sources import ColumnSources
 from lance_assets.spark import compute_columns
 from lance_assets.writes.context import WriteContext
@@ -88,8 +89,14 @@ class SparkComputedColumn(Write):
     retry_on: Sequence[RetriedError] = field(default=("ConnectionError", "TimeoutError"), kw_only=True)
     retry_seconds: float = field(default=1.0, kw_only=True)
     resources: Mapping[str, float] = field(default_factory=dict, kw_only=True)
-    summary: ClassVar[str] = "Computes a column of"
     is_named_by_its_table: ClassVar[bool] = True
+
+    def default_description(self, table: str) -> str:
+        what = f"Computes the column {self.column} of the Lance table {table}"
+        if self.sql and "`" not in self.sql:
+            return f"{what}: `{self.sql}`"
+        documented = first_paragraph(self.fn or self.setup)
+        return f"{what}: {documented}" if documented else f"{what}."
 
     def check(self) -> None:
         try:

@@ -4,11 +4,11 @@ The decorator returns the function unchanged, so that a test can call it with a 
 names of the writes are in `write_list.py`.
 """
 
-import inspect
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Protocol, TypeVar
 
+from lance_assets.common.text import first_paragraph
 from lance_assets.writes.row_writes import SparkIngest
 from lance_assets.writes.write import Write
 from lance_assets.writes.write_list import create_write, write_type_of
@@ -50,13 +50,8 @@ def lance_write(*, table: AcceptsWrites, op: str, **options: Any) -> Callable[[F
     def decorate(function: Function) -> Function:
         if not callable(function):
             raise InvalidInput(f"@lance_write(op={op!r}) decorates a function, not {function!r}")
-        defaults = {"name": getattr(function, "__name__", ""), "description": _first_paragraph(function)}
+        defaults = {"name": getattr(function, "__name__", ""), "description": first_paragraph(function)}
         table.add_write(create_write(kind, {**defaults, **options, function_option: function}))
         return function
 
     return decorate
-
-
-def _first_paragraph(function: object) -> str | None:
-    text = inspect.getdoc(function) or ""
-    return " ".join(text.split("\n\n")[0].split()) or None

@@ -33,7 +33,7 @@ class SparkRefreshView(Write):
     select: Select = None
     where: str | None = None
     rebuild: bool = False
-    summary: ClassVar[str] = "Refreshes the materialized view"
+    summary: ClassVar[str] = "Refreshes the materialized view in"
 
     def check(self) -> None:
         source: object = self.of

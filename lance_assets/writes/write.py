@@ -120,6 +120,10 @@ class Write(WriteSettings, ABC):
         object.__setattr__(changed, "declared_at", self.declared_at)
         return changed
 
+    def default_description(self, table: str) -> str:
+        """Return the description of the asset for a write without one. `table` is the name of the table in messages."""
+        return f"{self.summary} the Lance table {table}."
+
     @property
     def function(self) -> object:
         """Function of the user that this write calls; `None` for a write that calls none."""

@@ -78,7 +78,7 @@ def write_asset(ledger: Ledger, write: Write, *, group: str, checks: Sequence[Ch
         ins=dependencies.ins,
         partitions_def=write.partitions,
         backfill_policy=write.backfill_policy,
-        description=write.description or f"{write.summary} the Lance table {ledger.label}.",
+        description=write.description or write.default_description(ledger.label),
         metadata={**code_reference(declared if refers else None), **(write.metadata or {})},
         tags=write.tags,
         op_tags=write.op_tags,

@@ -273,3 +273,9 @@ def resolve_all(columns: Sequence[ComputedColumn], table: pa.Schema, *, what: st
             raise failed[waiting[0].name]
         waiting = [each for each in waiting if each.name in failed]
     return in_order(resolved)
+
+
+def fingerprint_columns(columns: pa.Schema) -> frozenset[str]:
+    """Return the names of the columns with the fingerprints of computed columns."""
+    declared = (field.name for field in columns if DECLARATION_KEY.encode() in (field.metadata or {}))
+    return frozenset(columns.names) & {name + FINGERPRINT for name in declared}

@@ -222,3 +222,12 @@ def test_a_decorated_function_computes_a_column(tmp_path: Path) -> None:
     assert assets[table.write_key("pages_is_long")].asset_deps[table.write_key("pages_is_long")] == {
         table.write_key("pages_words")
     }
+    written_of = "Computes the column is_long of the Lance table pages: `words > 2`"
+    assert assets[table.write_key("pages_is_long")].descriptions_by_key == {
+        table.write_key("pages_is_long"): written_of
+    }
+    model = SparkComputedColumn("length", type=pa.int32(), setup=load_model, inputs=["title"], name="pages_length")
+    assert model.default_description("pages") == (
+        "Computes the column length of the Lance table pages: Return the function of a model that remembers the "
+        "process in which it was loaded."
+    )

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -131,6 +132,11 @@ def test_sources_of_columns_are_metadata_and_printed(
     ((_, written),) = events(instance, table.write_key("corrected"))
     shown = [event.metadata["dagster/column_lineage"].value for event in (of_upsert, of_update, written)]
     assert shown == [upserted, corrected, corrected]
+    tables: list[Any] = [event.metadata["lance/column_sources"].value for event in (of_upsert, of_update)]
+    assert [{record.data["column"]: record.data["computed from"] for record in each.records} for each in tables] == [
+        {"id": "lake/orders: id", "total": f"lake/orders: price, {raw}: amount"},
+        {"note": "note, total"},
+    ]
     assert main(["lineage", table.uri, "--columns", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)["columns"]
     assert {column: (each["version"], len(each["sources"])) for column, each in printed.items()} == {

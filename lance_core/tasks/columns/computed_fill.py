@@ -36,6 +36,7 @@ from lance_core.dml.computed_column import (
     ErrorPolicy,
     Function,
     declared_columns,
+    fingerprint_columns,
     in_order,
     resolve_all,
 )
@@ -404,5 +405,6 @@ __all__ = [
     "declared_columns",
     "device_addresses",
     "fill_computed_column",
+    "fingerprint_columns",
     "in_order",
 ]

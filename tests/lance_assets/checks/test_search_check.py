@@ -31,6 +31,9 @@ def test_ndcg_and_recall_are_means_over_the_queries(table: Table) -> None:
     assert result.metadata["lance/recall"].value == 0.5
     assert "the worst query is 'format' with 0.000" in result.description
     assert SearchCheck(first_is_wrong, columns=["body"], measure="recall", at_least=0.5).judge(context_at(table)).passed
+    repeated = table.append({"id": [1], "body": ["a table format"]}).table
+    result = SearchCheck({"table format": [1]}, columns=["body"]).judge(context_at(repeated))
+    assert result.metadata["lance/ndcg"].value == 1.0
 
 
 def test_an_audit_keeps_a_worse_version_unpublished(table: Table) -> None:

@@ -87,6 +87,14 @@ def test_newest_rows_come_first_and_are_cut(tmp_path: Path) -> None:
     assert len(pictures) < 5_000
 
 
+def test_fingerprints_are_not_shown(tmp_path: Path) -> None:
+    computed = pa.field("n", pa.int64(), metadata={"lance_assets.computed": "{}"})
+    schema = pa.schema([computed, pa.field("n__fingerprint", pa.uint64()), pa.field("x__fingerprint", pa.uint64())])
+    data = pa.table([[1], [2], [3]], schema=schema)
+    sample: Any = sample_metadata(Table.create(str(tmp_path / "t"), data, durable=False))["lance/sample"].value
+    assert [record.data for record in sample.records] == [{"n": 1, "x__fingerprint": 3}]
+
+
 def test_a_table_without_rows_has_no_sample(tmp_path: Path) -> None:
     assert sample_metadata(Table.create(str(tmp_path / "t"), SCHEMA, durable=False)) == {}
 
