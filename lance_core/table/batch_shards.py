@@ -95,13 +95,13 @@ class BatchShards:
             first = number * self.batch_size
             yield from self._take(order[first : first + self.batch_size])
 
-    def rows_at(self, indices: Sequence[int]) -> list[dict[str, object]]:
+    def rows_at(self, indices: Sequence[int]) -> list[pa.RecordBatch]:
         """Return the rows at these indices, in the given order. Negative ones count from the end."""
         selected: npt.NDArray[np.integer[Any]] = np.asarray(indices, dtype=np.int64)
         selected = np.where(selected < 0, selected + self.rows, selected)
         if self.positions is not None:
             selected = self.positions[selected]
-        return [row for batch in self._take(selected) for row in batch.to_pylist()]
+        return self._take(selected)
 
     def _order(self, epoch: int) -> npt.NDArray[np.uint64]:
         order = np.arange(self.rows, dtype=np.uint64) if self.positions is None else self.positions

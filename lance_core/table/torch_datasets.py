@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import torch
 import torch.distributed
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
@@ -26,6 +27,10 @@ class TorchBatches(IterableDataset):  # type: ignore[misc]  # torch is not insta
         self._rank, self._world_size = _process_group(rank, world_size)
         self._position = ShardPosition(int(shards.snapshot.version), shards.description_of(*self._shard()))
 
+    def __repr__(self) -> str:
+        snapshot = self._shards.snapshot
+        return f"<{self._current().dataset} of {snapshot.location.uri!r}, version {snapshot.version}>"
+
     def __len__(self) -> int:
         """Return the number of batches of this rank, in all its workers."""
         return self._shards.batch_count(self._rank, self._world_size)
@@ -35,9 +40,7 @@ class TorchBatches(IterableDataset):  # type: ignore[misc]  # torch is not insta
         position = self._position = self._current().begun()
         for batch in self._shards.batches(shard, shards, epoch=position.epoch, start=position.batch):
             position.batch += 1
-            yield {
-                name: tensor_of(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)
-            }
+            yield _tensors_of(batch)
         if self._position is position:  # no other iteration began meanwhile
             self._position = position.at_epoch(position.epoch + 1)
 
@@ -67,11 +70,15 @@ class TorchBatches(IterableDataset):  # type: ignore[misc]  # torch is not insta
 
 
 class TorchRows(Dataset):  # type: ignore[misc]  # torch is not installed where types are checked
-    """Rows of a version as dicts, by index. `Table.to_torch(style="map")` creates it."""
+    """Rows of a version as dicts of tensors, by index. `Table.to_torch(style="map")` creates it."""
 
     def __init__(self, shards: BatchShards) -> None:
         super().__init__()
         self._shards = shards
+
+    def __repr__(self) -> str:
+        snapshot = self._shards.snapshot
+        return f"<{len(self)} rows of {snapshot.location.uri!r}, version {snapshot.version}>"
 
     def __len__(self) -> int:
         return self._shards.rows
@@ -84,7 +91,15 @@ class TorchRows(Dataset):  # type: ignore[misc]  # torch is not installed where 
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, object]]:
         """Return several rows, which a data loader reads in one call."""
-        return self._shards.rows_at(indices)
+        rows = list[dict[str, object]]()
+        for batch in self._shards.rows_at(indices):
+            values = _tensors_of(batch)
+            rows += ({name: column[number] for name, column in values.items()} for number in range(batch.num_rows))
+        return rows
+
+
+def _tensors_of(batch: pa.RecordBatch) -> dict[str, Any]:
+    return {name: tensor_of(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
 def _process_group(rank: int | None, world_size: int | None) -> tuple[int, int]:

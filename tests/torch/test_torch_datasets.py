@@ -45,6 +45,7 @@ def test_the_example_of_a_method_runs(name: str, tmp_path: Path) -> None:
 def test_batches_are_dicts_of_tensors(table: Table) -> None:
     dataset = table.to_torch(["id", "vector", "flag", "score", "text"], batch_size=400)
     assert len(dataset) == 3
+    assert repr(dataset) == f"<1000 rows in order in batches of 400, part 1 of 1 of {table.uri!r}, version 1>"
     batch = next(iter(dataset))
     assert (batch["id"].dtype, batch["flag"].dtype) == (torch.int64, torch.bool)
     assert batch["vector"].shape == (400, 4)
@@ -106,11 +107,18 @@ def test_an_abandoned_iteration_does_not_shorten_the_next_one(table: Table) -> N
 
 @pytest.mark.filterwarnings("ignore")
 def test_rows_by_index_are_shuffled_by_the_loader(table: Table) -> None:
-    dataset = table.to_torch(["id", "vector"], "id < 200", style="map")
-    assert len(dataset) == 200
-    assert dataset[-1]["id"] == 199
-    loader = DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2, timeout=60)
-    assert sorted(int(number) for batch in loader for number in batch["id"]) == list(range(200))
+    dataset = table.to_torch(["id", "vector", "score", "text"], "id < 200", style="map")
+    assert (len(dataset), repr(dataset)) == (200, f"<200 rows of {table.uri!r}, version 1>")
+    assert (dataset[-1]["id"], dataset[-1]["text"]) == (199, "n199")
+    assert torch.equal(dataset[2]["vector"], torch.tensor([8.0, 9.0, 10.0, 11.0]))
+    loader = DataLoader(dataset, batch_size=40, shuffle=True, num_workers=2, timeout=60)
+    batches = list(loader)
+    assert sorted(int(number) for batch in batches for number in batch["id"]) == list(range(200))
+    assert {(batch["vector"].shape, batch["vector"].dtype) for batch in batches} == {((40, 4), torch.float32)}
+    assert all(torch.equal(batch["vector"][:, 0], batch["id"] * 4.0) for batch in batches)
+    assert sum(int(torch.isnan(batch["score"]).sum()) for batch in batches) == 1
+    with pytest.raises(InvalidInput, match="'gap' has nulls"):
+        table.to_torch(["gap"], style="map")[3]
     with pytest.raises(IndexError):
         dataset[200]
 
