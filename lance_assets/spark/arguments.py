@@ -10,7 +10,7 @@ from typing import cast
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_assets.spark.redaction import warn_of_exposed_references
-from lance_assets.spark.release import check_python, is_frame
+from lance_assets.spark.release import check_environment, is_frame
 from lance_assets.spark.session import is_session
 from lance_core import InvalidInput
 
@@ -36,7 +36,7 @@ def check_frame_call(
     more: str = "",
 ) -> None:
     """Raise `InvalidInput` unless a function was called as `function(df, uri)`; `more` are its further arguments."""
-    check_python()
+    check_environment()
     call = f"{function}(df, uri{more})"
     if not is_frame(df):
         raise InvalidInput(_frame_message(function, df, uri, call, more))
@@ -59,7 +59,7 @@ def check_session_call(
 
     `before` and `more` are its arguments before and after the URI.
     """
-    check_python()
+    check_environment()
     call = f"{function}(spark, {before}uri{more})"
     if not is_session(spark):
         if is_session(uri):

@@ -6,9 +6,12 @@ format `lance` needs Spark 4.0, its streaming sink 4.1 and its streaming source 
 these interfaces. This module never opens a session. Start with `require_release`.
 """
 
+import functools
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -37,6 +40,9 @@ NEWEST_JAVA = 17 if RELEASE < (4, 0) else None
 """Newest major version of Java that the release runs on; `None` means no limit. Arrow in Spark 3.5 fails on Java 21."""
 _DISTUTILS_BEFORE_RELEASE = (4, 0)
 """Older releases import `distutils`, which Python has up to 3.11 and setuptools contains after that."""
+_NUMPY_2 = (2,)
+_PANDAS_FOR_NUMPY_2 = (2, 2, 2)
+"""Older releases of pandas raise an error of their native code when they are imported beside numpy 2."""
 _NEWEST_PYTHON = {(3, 5): (3, 12), (4, 0): (3, 13)}
 
 # Older releases raise an ordinary ImportError if a package of Spark Connect is missing or too old.
@@ -51,9 +57,9 @@ def require_release(release: tuple[int, ...], feature: str, remedy: str) -> None
         )
 
 
-def check_python() -> None:
-    """Raise `Unsupported` if this Python is newer than the release of Spark supports, and `MissingDependency` if Spark
-    imports a module that is missing here."""
+def check_environment() -> None:
+    """Raise `Unsupported` if this Python is newer than the release of Spark supports, and `MissingDependency` if a
+    module that Spark imports is missing here, or does not load."""
     newest = _NEWEST_PYTHON.get(RELEASE, sys.version_info[:2])
     this = f"this is Python {sys.version_info[0]}.{sys.version_info[1]}"
     if sys.version_info[:2] > newest:
@@ -66,6 +72,29 @@ def check_python() -> None:
             f"PySpark {pyspark.__version__} needs the module distutils, and {this}, which has none; install it with: "
             "pip install setuptools"
         )
+    check_pandas(_installed_version("pandas"), _installed_version("numpy"))
+
+
+def check_pandas(pandas: str | None, numpy: str | None) -> None:
+    """Raise `MissingDependency` if this release of pandas does not load beside this release of numpy, as on platforms
+    whose pandas is older than the numpy that this package needs."""
+    if pandas and numpy and _numbers(numpy) >= _NUMPY_2 and _numbers(pandas) < _PANDAS_FOR_NUMPY_2:
+        raise MissingDependency(
+            f"Spark imports pandas, and pandas {pandas} does not load with numpy {numpy}; install a newer one on the "
+            "driver and on the executors with: pip install 'pandas>=2.2.3'"
+        )
+
+
+@functools.cache
+def _installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", release)[:3]))
 
 
 def has_unix_sockets() -> bool:

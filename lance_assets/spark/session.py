@@ -30,7 +30,7 @@ from lance_assets.spark.redaction import PATTERN_SETTING, extend_pattern, is_hid
 from lance_assets.spark.release import (
     NEWEST_JAVA,
     MissingPackageError,
-    check_python,
+    check_environment,
     error_condition,
     has_unix_sockets,
 )
@@ -210,7 +210,7 @@ def _start_application(settings: SparkSettings) -> SparkContext:
         if late:
             raise _ignored_settings_error(late)
     else:
-        check_python()
+        check_environment()
         ensure_java(NEWEST_JAVA)
         public = {key for key in requested if key in JVM_SETTINGS or key not in settings.secret_keys}
         with _temporary_environment(_java_environment(settings)):

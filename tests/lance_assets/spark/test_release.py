@@ -78,7 +78,14 @@ def test_a_python_that_is_too_new_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(release, "RELEASE", (3, 5))
     monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
     with pytest.raises(Unsupported, match=r"supports Python up to 3\.12, and this is Python 3\.13"):
-        release.check_python()
+        release.check_environment()
+
+
+def test_a_pandas_that_does_not_load_with_numpy_is_refused() -> None:
+    for pandas, numpy in ((None, "2.1.0"), ("1.5.3", "1.26.4"), ("2.2.3", "2.0.0"), ("3.1.0rc1", "2.4.6")):
+        release.check_pandas(pandas, numpy)
+    with pytest.raises(MissingDependency, match=r"pandas 1\.5\.3 does not load with numpy 2\.1\.0; .*pandas>=2\.2\.3"):
+        release.check_pandas("1.5.3", "2.1.0")
 
 
 def test_a_python_without_distutils_is_refused_before_a_job(
@@ -86,7 +93,7 @@ def test_a_python_without_distutils_is_refused_before_a_job(
 ) -> None:
     monkeypatch.setattr(release, "RELEASE", (3, 5))
     monkeypatch.setattr(sys, "version_info", (3, 12, 0, "final", 0))
-    release.check_python()
+    release.check_environment()
     monkeypatch.setattr(release, "find_spec", lambda name: None if name == "distutils" else find_spec(name))
     with pytest.raises(MissingDependency, match=r"needs the module distutils, and this is Python 3\.12.*setuptools"):
         append(spark.range(1), "never-written")
