@@ -68,10 +68,9 @@ def rows_changed(operation: Operation | None, before: Manifest | None, after: Ma
     if before is None and after.version > 1:
         return None
     if before is None:
-        old, new = {}, _live_rows(after.fragments)
-    else:  # fragments that are equal in both versions add and remove nothing
-        difference = after.difference_from(before)
-        old, new = _live_rows(difference.removed), _live_rows(difference.added)
+        return RowsChanged(after.row_count(), 0)
+    difference = after.difference_from(before)  # fragments that are equal in both versions add and remove nothing
+    old, new = _live_rows(difference.removed), _live_rows(difference.added)
     added = sum(max(0, rows - old.get(fragment_id, 0)) for fragment_id, rows in new.items())
     removed = sum(max(0, rows - new.get(fragment_id, 0)) for fragment_id, rows in old.items())
     if isinstance(operation, op.Update) and operation.replaced_slice is None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_core.errors import Unsupported
-from lance_core.format import fragment_weight
+from lance_core.format import fragment_weight, size_guard
 from lance_core.format._pb import table_pb2
 from lance_core.format.fragment_weight import bound_fragments, check_manifest
 from lance_core.format.message_weight import weigh
@@ -43,6 +43,17 @@ def test_the_bound_is_not_below_the_exact_weight(fragments: list[table_pb2.DataF
     if bound is not None and counted is not None:  # many tags are left to the exact count
         assert bound.small_parts >= exact.small_parts
         assert counted.numbers == exact.numbers <= bound.numbers
+
+
+@given(st.lists(FRAGMENTS, max_size=8), st.integers(0, 60))
+def test_a_plainly_harmless_manifest_has_few_small_parts(fragments: list[table_pb2.DataFragment], parts: int) -> None:
+    message = table_pb2.Manifest(fragments=fragments).SerializeToString()
+    exact = weigh(message, table_pb2.Manifest, small_parts_max=10**9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(size_guard, "SMALL_PARTS", Limit("SMALL_PARTS", parts, "small parts"))
+        assert exact.small_parts <= parts or not size_guard.is_plainly_harmless(message)
+        patch.setattr(size_guard, "NUMBERS", Limit("NUMBERS", 2 * len(message) - 1, "numbers"))
+        assert not size_guard.is_plainly_harmless(message)
 
 
 @pytest.mark.parametrize(
