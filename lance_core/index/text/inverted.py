@@ -1,6 +1,7 @@
 """INVERTED index: the full-text index, a ranked index that returns the rows that match a text query best.
 
-It answers no filter. `builder.py` collects the documents of a segment, and `segment_writer.py` writes it.
+It answers equality and parts of texts in ordinary filters, with candidates (`filter_terms.py`). `builder.py` collects
+the documents of a segment, and `segment_writer.py` writes it.
 """
 
 from collections.abc import Mapping
@@ -8,7 +9,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from lance_core.errors import InvalidInput
+from lance_core.errors import Corrupt, InvalidInput, MissingDependency, Unsupported
+from lance_core.expressions.tree import Call, Comparison, In, Like
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.text_index import TEXT_TYPE_URL
 from lance_core.index.index_type import (
@@ -26,6 +28,8 @@ from lance_core.index.supported_types import is_json, is_list, is_plain, is_text
 from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.builder import TextBuilder
 from lance_core.index.text.examination import examine
+from lance_core.index.text.filter_search import FilterSearcher
+from lance_core.index.text.filter_terms import required_terms
 from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.posting_decoder import BLOCK_DOCUMENTS
 from lance_core.index.text.segment_merge import add_segment
@@ -55,8 +59,16 @@ class Inverted:
         return replace(TextSegment(segment).recorded_parameters(), block_size=BLOCK_DOCUMENTS)
 
     def answers(self, leaf: Leaf, metadata: IndexMetadata) -> Certainty | None:
-        """Answer no filter."""
-        return None
+        """Answer conditions whose texts have terms. Custom stop words are unknown here, so that a search may still give
+        no answer."""
+        if not isinstance(leaf, Comparison | In | Like | Call):
+            return None
+        try:
+            details = TextParameters.from_details(bytes(metadata.message.index_details.value))
+            is_answered = details.document_granularity == "row" and required_terms(leaf, analyzer_of(details))
+        except (Corrupt, Unsupported, MissingDependency):
+            return None
+        return Certainty.AT_MOST if is_answered else None
 
     def write(self, sink: SegmentSink, build: SegmentBuild) -> bytes:
         assert isinstance(build.options, TextParameters)
@@ -77,8 +89,8 @@ class Inverted:
             builder.close()
         return parameters.to_details()
 
-    def open(self, segment: Segment, column: pa.Field) -> TextSegment:
-        return TextSegment(segment)
+    def open(self, segment: Segment, column: pa.Field) -> FilterSearcher:
+        return FilterSearcher(TextSegment(segment))
 
     def examine(self, segment: Segment, column: pa.Field) -> SegmentExamination:
         return examine(segment)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lance_core.datafiles.codec import FileReader
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.row_sets import Ids
-from lance_core.index.index_type import Leaf, MatchedRows, Segment
+from lance_core.index.index_type import Segment
 from lance_core.index.page_cache import PAGE_CACHE, PageCache, SegmentPages
 from lance_core.index.segment_files import read_all_rows
 from lance_core.index.text.list_elements import ELEMENTS_MAX, Elements
@@ -115,10 +115,6 @@ class TextSegment:
     def open_lists(self, number: int) -> FileReader:
         """Open the posting lists of a partition."""
         return self._segment.files.open(f"part_{number}_invert.lance", (LENGTH,))
-
-    def search(self, leaf: Leaf) -> MatchedRows | None:
-        """Answer no filter."""
-        return None
 
 
 def open_once(segment: Segment) -> TextSegment:
