@@ -3,6 +3,7 @@
     Match("lance format")                          texts with one of the words; operator="AND" for all of them
     Phrase("table format", slop=1)                 words in this order, up to one position between two neighbours
     MultiMatch("lance", ["title", "body"])         the best of several columns
+    CombinedFields("lance", ["title", "body"])     several columns as one text
     Boost(Match("lance"), Match("spear"))          lowers the scores of texts that match the second query
     Boolean(must=[...], should=[...], must_not=[...])
 
@@ -15,12 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from lance_core.errors import InvalidInput, Unsupported
+from lance_core.errors import InvalidInput
 
 Granularity: TypeAlias = Literal["row", "list_element"]
 _GRANULARITIES = ("row", "list_element")
 _DEPTH_MAX = 32
 _EXPANSIONS = 50
+_FIELD_WEIGHT_MAX = 1 << 20
 _WEIGHT_MAX = 1e9
 """Largest boost: sums of scores stay far below the largest number of 32 bits."""
 
@@ -113,6 +115,31 @@ class MultiMatch:
 
 
 @dataclass(frozen=True, slots=True)
+class CombinedFields:
+    """Texts of several columns as if they were one text (BM25F): a word may be in any of them. `boosts` are weights of
+    the columns from 1.
+
+    >>> CombinedFields("ada lovelace", ["first", "last"], operator="AND").columns
+    ('first', 'last')
+    """
+
+    text: str
+    columns: Sequence[str] = ()
+    boosts: Sequence[float] | None = field(default=None, kw_only=True)
+    operator: Literal["OR", "AND"] = field(default="OR", kw_only=True)
+
+    def __post_init__(self) -> None:
+        checked = MultiMatch(self.text, self.columns, boosts=self.boosts, operator=self.operator)
+        for name in ("columns", "operator", "boosts"):
+            object.__setattr__(self, name, getattr(checked, name))
+        for boost in self.boosts or ():
+            if not 1 <= boost <= _FIELD_WEIGHT_MAX:
+                raise InvalidInput(
+                    f"boosts= of combined fields are numbers from 1 to {_FIELD_WEIGHT_MAX:,}, not {boost}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
 class Boost:
     """Rows that match `positive`. The score of a row that also matches `negative` is lowered by `negative_boost` times
     its score there.
@@ -174,8 +201,8 @@ class BestOf:
         return _distinct(column for query in self.queries for column in query.columns)
 
 
-Query: TypeAlias = Match | Phrase | MultiMatch | Boost | Boolean | BestOf
-_QUERIES = (Match, Phrase, MultiMatch, Boost, Boolean, BestOf)
+Query: TypeAlias = Match | Phrase | MultiMatch | CombinedFields | Boost | Boolean | BestOf
+_QUERIES = (Match, Phrase, MultiMatch, CombinedFields, Boost, Boolean, BestOf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +232,7 @@ def parse_query(query: object) -> Query:
         return _from_json(query, 0)
     if not isinstance(query, str):
         raise InvalidInput(
-            "query must be a text, its JSON form, or a Match, Phrase, MultiMatch, Boost or Boolean, "
+            "query must be a text, its JSON form, or a Match, Phrase, MultiMatch, CombinedFields, Boost or Boolean, "
             f"not {type(query).__name__}"
         )
     if query.lstrip().startswith("{"):
@@ -234,6 +261,8 @@ def bind_columns(query: Query, columns: Sequence[str]) -> Query:
             return BestOf(
                 tuple(Match(query.text, column, boost=boost, operator=query.operator) for column, boost in pairs)
             )
+        case CombinedFields(columns=()):
+            return replace(query, columns=columns)
         case Boost():
             positive, negative = bind_columns(query.positive, columns), bind_columns(query.negative, columns)
             return replace(query, positive=positive, negative=negative)
@@ -278,8 +307,6 @@ def _from_json(value: Any, depth: int) -> Query:
     ((kind, content),) = value.items()
     parse = _PARSERS.get(kind)
     if parse is None:
-        if kind == "combined_fields":
-            raise Unsupported("combined_fields queries are not supported; multi_match scores each column by itself")
         raise InvalidInput(f"{kind!r} is not a query; use one of {', '.join(_PARSERS)}")
     if not isinstance(content, Mapping):
         raise InvalidInput(f"a {kind} query in JSON is an object, not {_shown(content)}")
@@ -338,6 +365,15 @@ def _multi_match_from_json(content: Mapping[str, Any], depth: int) -> Query:
     return MultiMatch(text, _given(content, "columns", ()), boosts=content.get("boost"), operator=operator)
 
 
+def _combined_fields_from_json(content: Mapping[str, Any], depth: int) -> CombinedFields:
+    _check_keys(content, ("query", "columns", "boost", "operator"), "combined_fields")
+    text = content.get("query")
+    if not isinstance(text, str):
+        raise InvalidInput("a combined_fields query in JSON needs 'query', the text to search for")
+    operator = _given(content, "operator", "OR")
+    return CombinedFields(text, _given(content, "columns", ()), boosts=content.get("boost"), operator=operator)
+
+
 def _boost_from_json(content: Mapping[str, Any], depth: int) -> Boost:
     _check_keys(content, ("positive", "negative", "negative_boost"), "boost")
     for part in ("positive", "negative"):
@@ -363,6 +399,7 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any], int], Query]] = {
     "phrase": _phrase_from_json,
     "match_phrase": _phrase_from_json,
     "multi_match": _multi_match_from_json,
+    "combined_fields": _combined_fields_from_json,
     "boost": _boost_from_json,
     "boolean": _boolean_from_json,
 }

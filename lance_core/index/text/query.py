@@ -7,7 +7,7 @@ near to them are chosen in bytewise order, at most `max_expansions` for the quer
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias, TypeGuard
@@ -25,7 +25,7 @@ from lance_core.index.text.best_documents import (
     best_documents,
 )
 from lance_core.index.text.phrases import PhraseVerifier
-from lance_core.index.text.posting_decoder import LARGE_BLOCK_DOCUMENTS, Ints
+from lance_core.index.text.posting_decoder import LARGE_BLOCK_DOCUMENTS, Documents, Ints
 from lance_core.index.text.scanned_texts import NearTerm, NeededTerms, ScannedPartition
 from lance_core.index.text.scoring import (
     Floats,
@@ -157,6 +157,37 @@ class ColumnQueries:
     def find_all(self, query: Leaf) -> ScoredRows:
         """Return all rows that match."""
         return self._find(query, None)
+
+    @property
+    def views(self) -> Sequence[PartitionView]:
+        return self._views
+
+    @property
+    def statistics(self) -> CorpusStatistics:
+        return self._statistics
+
+    def analyze(self, text: str) -> tuple[str, ...]:
+        """Return the terms of a text."""
+        return analyze_words(self._analyzer, text).texts
+
+    def count_documents(self, term: str) -> int:
+        """Return the number of documents that contain a term, as the statistics count them."""
+        return sum(
+            self._statistics.count_documents(view, postings.documents) for view, _, postings in self._postings_of(term)
+        )
+
+    def occurrences(self, term: str) -> Iterator[tuple[PartitionView, Documents, Floats]]:
+        """Yield, for each partition, the documents that contain a term and may be returned, with its frequencies."""
+        for view, allowed, postings in self._postings_of(term):
+            is_allowed = slice(None) if allowed is None else allowed.mask[postings.documents]
+            yield view, postings.documents[is_allowed], postings.frequencies[is_allowed].astype(np.float64)
+
+    def _postings_of(self, term: str) -> Iterator[tuple[PartitionView, Allowed | None, PostingList]]:
+        for view, allowed in zip(self._views, self._allowed, strict=True):
+            number = view.partition.find(term)
+            if number is not None:
+                (postings,) = view.partition.postings([number])
+                yield view, allowed, postings
 
     def terms_of(self, query: Leaf) -> list[str]:
         """Return the terms of the index that a leaf matches."""

@@ -22,6 +22,7 @@ from lance_core.text import (
     BestOf,
     Boolean,
     Boost,
+    CombinedFields,
     Granularity,
     Match,
     Phrase,
@@ -73,6 +74,9 @@ def _canonical(query: Query, base: Snapshot, *, highlight: bool) -> Query:
             path = field_paths.format_path(field_paths.find_field(base.manifest.schema, query.column))
             _check_leaf(base, query, path, highlight=highlight)
             return _with_column(query, path)
+        case CombinedFields():
+            parts = [_canonical(Match(query.text, each), base, highlight=highlight) for each in query.columns]
+            return replace(query, columns=[column for part in parts for column in part.columns])
         case Boost():
             positive, negative = (
                 _canonical(each, base, highlight=highlight) for each in (query.positive, query.negative)
@@ -235,6 +239,8 @@ def leaves_of(query: Query) -> Iterator[Match | Phrase]:
     match query:
         case Match() | Phrase():
             yield query
+        case CombinedFields():
+            yield from (Match(query.text, column) for column in query.columns)
         case BestOf():
             yield from query.queries
         case Boost():
@@ -252,6 +258,8 @@ def _describe(query: Query) -> str:
             return f"{query.column} matches {query.text!r} ({query.operator}{fuzzy})"
         case Phrase():
             return f"{query.column} has the phrase {query.text!r}" + (f" (slop {query.slop})" if query.slop else "")
+        case CombinedFields():
+            return f"{' and '.join(query.columns)} together match {query.text!r} ({query.operator})"
         case Boost():
             return f"({_describe(query.positive)}) lowered by ({_describe(query.negative)})"
         case Boolean():

@@ -26,6 +26,7 @@ from lance_core.index.text.analyzer import Analyzer
 from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.best_documents import Allowed
 from lance_core.index.text.checked_partition import CheckedPartition, UnreadableSegment
+from lance_core.index.text.combined_fields import WeightedColumn, find_combined
 from lance_core.index.text.highlights import HIGHLIGHTS, Highlighter
 from lance_core.index.text.list_elements import (
     DOCUMENT_INDEX,
@@ -63,7 +64,7 @@ from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.take import RowPositions, take_positions
 from lance_core.storage.lru_cache import LruCache
-from lance_core.text import BestOf, Boolean, Boost, Granularity, Match, Phrase, Query, TextRequest
+from lance_core.text import BestOf, Boolean, Boost, CombinedFields, Granularity, Match, Phrase, Query, TextRequest
 from lance_core.versions.snapshot import Snapshot
 
 SCORE = "_score"
@@ -123,6 +124,8 @@ class TextSearcher:
         """Unit of the documents. The positions of list elements are keys of `list_elements.py`."""
         self._unreadable: set[object] = set()
         self._columns: dict[str, ColumnQueries] = {}
+        self._borrowed: dict[str, TextParameters] = {}
+        """Parameters of columns without an index that are searched together with others."""
 
     def best(self) -> ScoredRows:
         """Return the best `k` rows, best first."""
@@ -160,6 +163,8 @@ class TextSearcher:
                 return self._column(query.column or "").find_all(query)
             case BestOf():
                 return merge_best([self._all(each) for each in query.queries])
+            case CombinedFields():
+                return self._all_combined(query)
             case Boost():
                 positive, negative = self._all(query.positive), self._all(query.negative)
                 scores, _ = score_at(negative, positive.positions)
@@ -167,6 +172,24 @@ class TextSearcher:
             case Boolean():
                 return self._all_of_boolean(query)
         raise AssertionError(query)
+
+    def _all_combined(self, query: CombinedFields) -> ScoredRows:
+        indexed = [column for column in query.columns if self._plan(column).index is not None]
+        if indexed:  # columns without an index are analyzed like the others
+            parameters = self._analyzer(indexed[0]).parameters
+            self._borrowed |= {column: parameters for column in query.columns if column not in indexed}
+        analyzers = {column: self._analyzer(column) for column in query.columns}
+        first, *others = ((column, _text_parameters(each)) for column, each in analyzers.items())
+        for column, parameters in others:
+            if parameters != first[1]:
+                raise InvalidInput(
+                    f"{self._base.location.uri}: columns {first[0]!r} and {column!r} cannot be combined, since their "
+                    "indices analyze texts with other parameters; rebuild one of them, or use MultiMatch"
+                )
+        weights = query.boosts or (1.0,) * len(query.columns)
+        pairs = zip(query.columns, weights, strict=True)
+        columns = [WeightedColumn(self._column(column), weight) for column, weight in pairs]
+        return find_combined(columns, query.text, needs_all=query.operator == "AND")
 
     def _all_of_boolean(self, query: Boolean) -> ScoredRows:
         must, should, must_not = (
@@ -203,6 +226,7 @@ class TextSearcher:
         """Return the analyzer of the index on a column; without an index, that of pylance's defaults."""
         plan = self._plan(column)
         parameters = TextParameters(with_position=True, document_granularity=self.granularity)
+        parameters = self._borrowed.get(column, parameters)
         name = None if plan.index is None else plan.index.metadata.name
         if plan.index is not None:
             parameters = self._recorded_parameters(plan.index)
@@ -223,7 +247,8 @@ class TextSearcher:
 
     def _open_column(self, column: str) -> OpenColumn:
         """Return the partitions of a column, from the cache if they do not depend on the query."""
-        key = (id(self.lookup), column, self.granularity, self._request.exact, frozenset(self._unreadable))
+        borrowed = self._borrowed.get(column)
+        key = (id(self.lookup), column, borrowed, self.granularity, self._request.exact, frozenset(self._unreadable))
         cached = _open_columns.get(key)
         if cached is not None and cached[0]() is self.lookup:
             return cached[1]
@@ -328,6 +353,11 @@ class TextSearcher:
         by_element = self.granularity == "list_element"
         for partition in scan_partitions(batches(), analyzer.analyze_all, needed, by_element=by_element):
             yield PartitionView.of(partition, partition.positions)
+
+
+def _text_parameters(analyzer: Analyzer) -> TextParameters:
+    """Return the parameters that decide how texts become terms."""
+    return replace(analyzer.parameters, with_position=False, block_size=128)
 
 
 def _warn_unused(base: Snapshot, plan: ColumnPlan) -> None:

@@ -22,7 +22,7 @@ from lance_core.index.text import builder
 from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.inverted import Inverted
 from lance_core.index.text.text_lookup import TextLookup
-from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, bind_columns, parse_query
+from lance_core.text import Boolean, Boost, CombinedFields, Match, MultiMatch, Phrase, bind_columns, parse_query
 from tests.lance_core.index.text.pylance_index import partitions_of
 from tests.lance_core.index.text.text_differential import QUERIES, compare, make_corpus, make_query
 
@@ -73,7 +73,7 @@ def test_a_search_finds_the_rows_that_reading_all_texts_finds(tmp_path: Path, st
                 version.text_search(query, 1000, select=["id"], exact=exact, **options) for exact in (False, True)
             )
             assert sorted(found["id"].to_pylist()) == sorted(read["id"].to_pylist()), query
-            if version is table and not isinstance(query, MultiMatch | Boost | Boolean):
+            if version is table and not isinstance(query, MultiMatch | CombinedFields | Boost | Boolean):
                 assert found["_score"].to_pylist() == pytest.approx(read["_score"].to_pylist(), abs=1e-5), query
 
 
@@ -248,8 +248,10 @@ def test_queries_in_json_are_those_of_pylance() -> None:
     assert isinstance(query, Boost)
     assert query.negative == Phrase("y z", "b", slop=1)
     assert query.positive.queries == (Match("x", "a", boost=2.0),)  # type: ignore[union-attr]
-    with pytest.raises(Unsupported, match="combined_fields"):
-        parse_query({"combined_fields": {}})
+    combined = parse_query({"combined_fields": {"query": "x", "columns": ["a", "b"], "boost": [1, 2]}})
+    assert combined == CombinedFields("x", ["a", "b"], boosts=[1.0, 2.0])
+    with pytest.raises(InvalidInput, match=r"from 1 to 1,048,576, not 0\.5"):
+        CombinedFields("x", ["a"], boosts=[0.5])
     with pytest.raises(InvalidInput, match="must_not= only excludes"):
         Boolean(must_not=["x"])
     with pytest.raises(InvalidInput, match="boost=-1"):
@@ -281,6 +283,7 @@ JSON_QUERIES: list[dict[str, Any]] = [
     {"phrase": {"column": "a", "terms": "x y", "slop": 1}},
     {"multi_match": {"query": "x", "columns": ["a", "b"], "boost": [1, 2], "operator": "OR"}},
     {"multi_match": {"match_queries": [{"terms": "x"}]}},
+    {"combined_fields": {"query": "x", "columns": ["a", "b"], "boost": [1, 2], "operator": "OR"}},
     {"boost": {"positive": {"match": {"terms": "x"}}, "negative": {"phrase": {"terms": "y"}}, "negative_boost": 1}},
     {"boolean": {"must": [{"match": {"terms": "x"}}], "should": [], "must_not": [{"match": {"terms": "y"}}]}},
 ]

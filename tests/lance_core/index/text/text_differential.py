@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance import query as peer
 
 from lance_core import Table
-from lance_core.text import Boolean, Boost, Match, MultiMatch, Phrase, Query
+from lance_core.text import Boolean, Boost, CombinedFields, Match, MultiMatch, Phrase, Query
 
 QUERIES = 40
 TOLERANCE = 1e-4
@@ -168,7 +168,10 @@ def make_query(generator: random.Random, words: Sequence[str], *, has_positions:
     if kind < 0.65:
         boosts = generator.choice([None, [1.0, 3.0]])
         return MultiMatch(text(2), ["body", "title"], boosts=boosts, operator=generator.choice(OPERATORS))
-    if kind < 0.72:
+    if kind < 0.69:
+        boosts = generator.choice([None, [1.0, 3.0], [1.5, 1.0]])
+        return CombinedFields(text(3), ["body", "title"], boosts=boosts, operator=generator.choice(OPERATORS))
+    if kind < 0.74:
         return Boost(leaf(), leaf(), negative_boost=generator.choice([0.5, 0.2]))
     clauses = [leaf() for _ in range(generator.choice([2, 3, 4]))]
     cut = sorted(generator.randrange(len(clauses) + 1) for _ in range(2))
@@ -197,6 +200,10 @@ def as_peer(query: object) -> Any:
             operator = peer.FullTextOperator[query.operator]
             boosts = None if query.boosts is None else list(query.boosts)
             return peer.MultiMatchQuery(query.text, list(query.columns), boosts=boosts, operator=operator)
+        case CombinedFields():
+            operator = peer.FullTextOperator[query.operator]
+            boosts = None if query.boosts is None else list(query.boosts)
+            return peer.CombinedFieldsQuery(query.text, list(query.columns), boosts=boosts, operator=operator)
         case Boost():
             negative = as_peer(query.negative)
             return peer.BoostQuery(as_peer(query.positive), negative, negative_boost=query.negative_boost)
