@@ -18,6 +18,7 @@ def test_every_file_is_a_workload_under_its_own_name() -> None:
     named = {
         "commit",
         "group",
+        "large_write",
         "object_store",
         "object_store_azure",
         "object_store_gcs",
