@@ -51,7 +51,9 @@ class Compiled:
 def compile_sql(what: str, sql: str, schema: pa.Schema, *, cast_to: pa.DataType | None = None) -> Compiled:
     """Compile SQL. `what` names the SQL in messages, such as "predicate"."""
     if not isinstance(sql, str):
-        raise InvalidInput(f"{what} is {sql!r}; write it as a SQL string: a number as '5', a string as \"'five'\"")
+        raise InvalidInput(
+            f"{what.rstrip(',')} is {sql!r}; write it as a SQL string: a number as '5', a string as \"'five'\""
+        )
     if not sql.strip():
         raise InvalidInput(f"{what} is empty; write a condition over columns, or leave it out")
     check_text(what, sql)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_core.errors import InvalidInput
 from lance_core.expressions import engine
 from lance_core.expressions.arrow_filters import Condition, to_sql
 from lance_core.expressions.compiled import Compiled, compile_expr, compile_sql, evaluate_condition
@@ -63,6 +64,11 @@ class Predicate:
         """Parse SQL, or translate an expression of pyarrow. Raise an `InvalidInput` that says what is wrong, where, and
         what is supported."""
         sql = to_sql(condition, schema)
+        if not isinstance(sql, str):
+            raise InvalidInput(
+                f'{_WHAT} is {sql!r}; write it as a SQL string, such as "price > 5", or as an expression of '
+                "pyarrow.compute"
+            )
         return _parse_cached(sql, schema) if _is_cacheable(sql, schema) else _parse_cached.__wrapped__(sql, schema)
 
     @classmethod

@@ -96,7 +96,7 @@ SQL: list[tuple[Any, str]] = [
     ("id = 'x'", "'x' is not a number, but the column holds int64"),
     ("city = 3", "3 is not a string, but the column holds string"),
     ("point = 1", "."),
-    (5, "write it as a SQL string"),
+    (5, 'write it as a SQL string, such as "price > 5", or as an expression of pyarrow'),
     (f"city = '{NO_UTF8}'", "."),
     ("(" * 3000 + "id = 1" + ")" * 3000, "nested too deeply"),
     (" OR ".join(["id = 1"] * 5000), "at most 2,000 are supported"),

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -67,6 +68,17 @@ def test_a_long_verb_reports_each_step_until_it_is_finished(table: Table, verb: 
         assert states[-1].is_finished
         assert states[-1].total > 1 or verb == "optimize_indices"
     assert reporter() is None
+
+
+def test_the_training_of_a_vector_index_is_reported(tmp_path: Path) -> None:
+    vectors = {"v": np.random.default_rng(1).random((64, 8), dtype="float32")}
+    reports: list[OperationProgress] = []
+    Table.create(tmp_path / "v", vectors, durable=False).create_index(
+        "v", "IVF_SQ", num_partitions=2, progress=reports.append
+    )
+    stages = [(each.done, each.total) for each in reports if each.step == "train the model"]
+    assert stages == [(0, 2), (1, 2), (2, 2)]
+    assert reports[-1].step == "read rows"
 
 
 def test_an_exception_of_the_receiver_ends_the_operation(table: Table) -> None:

@@ -26,6 +26,7 @@ from lance_core.index.vector.quantizers import (
     residuals_of,
 )
 from lance_core.index.vector.rabit import new_rabit_codes
+from lance_core.progress import report
 from lance_core.scan.vector_columns import is_multivector, vector_field
 from lance_core.scan.vector_search import Metric, resolve_metric
 
@@ -110,7 +111,13 @@ def draw_sample(rows: Iterable[pa.RecordBatch], plan: TrainingPlan, total: int) 
 
 def train(sample: VectorBatch, plan: TrainingPlan) -> Model:
     """Return a model that is trained on a sample of the vectors."""
-    return train_quantizer(train_centroids(sample, plan), sample, plan)
+    step = "train the model"
+    report(step, 0, 2, "stages")
+    model = train_centroids(sample, plan)
+    report(step, 1, 2, "stages")
+    model = train_quantizer(model, sample, plan)
+    report(step, 2, 2, "stages")
+    return model
 
 
 def train_centroids(sample: VectorBatch, plan: TrainingPlan) -> Model:
