@@ -362,13 +362,14 @@ class _FillRun:
         return failed + sum(each.computed for each in self.results.values())
 
     def _fill(self, base: Snapshot, fragments: Sequence[Fragment], waiting: RowIds) -> None:
-        rows, seconds = self.bounds.rows_max, self.bounds.seconds_max
-        groups = min(max(1, self.runner.slots), len(fragments))
+        seconds = self.bounds.seconds_max
+        rows = None if self.bounds.rows_max is None else self.bounds.rows_max - self._tried()
+        groups = min(max(1, self.runner.slots), len(fragments), len(fragments) if rows is None else rows)
         task = FillTask(
             self.column,
             self.declaration,
             self.recompute,
-            None if rows is None else -(-(rows - self._tried()) // groups),
+            None if rows is None else tuple(rows // groups + (number < rows % groups) for number in range(groups)),
             None if seconds is None else seconds - (time.monotonic() - self.started),
             None if self.column.rate_limit is None else groups / self.column.rate_limit,
             self.job,

@@ -130,7 +130,8 @@ class FillTask:
     column: ComputedColumn
     declaration: Declaration
     recompute: bool
-    rows_max: int | None
+    rows_max: tuple[int, ...] | None
+    """Number of rows for each task; `None` without a bound."""
     seconds_max: float | None
     seconds_between: float | None
     """Time between two calls of this task, which has an equal share of the rate."""
@@ -147,7 +148,7 @@ class FillTask:
         ends_at = None if self.seconds_max is None else started + self.seconds_max
         calls = _CallsOfTask(self, number)
         for fragment in partition.manifest.fragments:
-            rows_left = None if self.rows_max is None else self.rows_max - tried
+            rows_left = None if self.rows_max is None else self.rows_max[number] - tried
             work = _FragmentWork(self, partition, fragment, calls, rows_left, ends_at)
             if work.is_exhausted():
                 unchanged = FilledFragment.unchanged(fragment, target)

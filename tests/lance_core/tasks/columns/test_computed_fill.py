@@ -757,3 +757,6 @@ def test_a_bound_is_reached_although_tasks_are_uneven(tmp_path: Path) -> None:
         table = table.append({"a": range(rows)}).table
     column = ComputedColumn("w", pa.int64(), twice, inputs=["a"])
     assert fill_one(uri, column, rows_max=8, runner=CapturingRunner()).computed == 8
+    for rows_max in (1, 5, 7):  # no multiple of the number of tasks
+        again = ComputedColumn(f"w{rows_max}", pa.int64(), twice, inputs=["a"])
+        assert fill_one(uri, again, rows_max=rows_max, runner=CapturingRunner()).computed == rows_max
