@@ -1,5 +1,7 @@
 """Filter mask: the rows that pass a filter, as a mask over the table positions of a version, for ranked searches."""
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
@@ -8,10 +10,17 @@ from lance_core.index.table_order import TableOrder
 from lance_core.scan.executor import matching_rows
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.selection import RowSelector
-from lance_core.storage.lru_cache import LruCache
 from lance_core.versions.snapshot import Snapshot
 
 Mask = npt.NDArray[np.bool_]
+
+
+class MaskCache(Protocol):
+    """Masks by filter and fragments."""
+
+    def get(self, key: tuple[str, bytes]) -> Mask | None: ...
+
+    def put(self, key: tuple[str, bytes], value: Mask, weight: int) -> None: ...
 
 
 def select_positions(
@@ -19,7 +28,7 @@ def select_positions(
     order: TableOrder,
     filter: str,
     select: RowSelector | None,
-    cache: "LruCache[tuple[str, bytes], Mask]",
+    cache: MaskCache,
 ) -> Mask:
     """Return a mask of the positions of the rows that pass a filter, from the cache if it has it."""
     key = (filter, b"")

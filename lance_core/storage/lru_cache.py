@@ -132,7 +132,7 @@ class LruCache(Generic[Key, Value]):
             self._weight -= evicted
 
 
-CACHE_NAMES = ("file metadata", "open files", "page starts", "resident rows", "index pages")
+CACHE_NAMES = ("file metadata", "open files", "page starts", "resident rows", "index pages", "searched texts")
 """Caches that all tables of the process share."""
 _caches: "WeakSet[LruCache[Any, Any]]" = WeakSet()
 _named: "dict[str, LruCache[Any, Any]]" = {}

@@ -16,11 +16,13 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+from lance.query import PhraseQuery
 
 from lance_core import Table, find_tables
 from lance_core.operations import Append, DataFile, Fragment
 from lance_core.storage.object_store import forget_verified_buckets
 from lance_core.tasks.rows.write import FileLimits, PlannedWrite, WriteTask, begin_append
+from lance_core.text import Phrase
 from tests.request_budget import tables
 from tests.request_budget.tables import TableKind
 
@@ -407,6 +409,24 @@ OPERATIONS: tuple[Operation, ...] = (
         TableKind.TEXTS,
         _ours(lambda t: t.text_search("word7", 10, columns=["body"])),
         _pylance(lambda d: d.to_table(full_text_query="word7", limit=10)),
+    ),
+    Operation(
+        "text search of three words, cold",
+        TableKind.TEXTS,
+        _ours(lambda t: t.text_search("word7 word8 word9", 10, columns=["body"])),
+        _pylance(lambda d: d.to_table(full_text_query="word7 word8 word9", limit=10)),
+    ),
+    Operation(
+        "text search of a phrase, cold",
+        TableKind.TEXTS,
+        _ours(lambda t: t.text_search(Phrase("word7 word8", "body"), 10)),
+        _pylance(lambda d: d.to_table(full_text_query=PhraseQuery("word7 word8", "body"), limit=10)),
+    ),
+    Operation(
+        "text search with a filter, warm",
+        TableKind.TEXTS,
+        _ours_again(lambda t: t.text_search("word7", 10, columns=["body"], filter="id > 500")),
+        _pylance_again(lambda d: d.to_table(full_text_query="word7", limit=10, filter="id > 500")),
     ),
     Operation(
         "compact 10 fragments",

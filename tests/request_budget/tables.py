@@ -165,9 +165,9 @@ def _build_texts(system: str, path: Path) -> None:
         path, pa.table({"id": np.arange(1_000), "body": [" ".join(f"word{word}" for word in row) for row in words]})
     )
     if system == "ours":
-        Table.open(path, durable=False).create_index("body", "INVERTED")
+        Table.open(path, durable=False).create_index("body", "INVERTED", with_position=True)
     else:
-        lance.dataset(path).create_scalar_index("body", "INVERTED")
+        lance.dataset(path).create_scalar_index("body", "INVERTED", with_position=True)
 
 
 _BUILDS_WITH_INDEX: Mapping[TableKind, Callable[[str, Path], None]] = {

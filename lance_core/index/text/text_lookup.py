@@ -1,6 +1,10 @@
 """Text lookup: the full-text indices of one version, opened once and shared by the searches of this version."""
 
+import itertools
+from collections.abc import Hashable
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import numpy as np
 from pyroaring import BitMap
@@ -14,6 +18,7 @@ from lance_core.index.table_order import NO_POSITION, TableOrder, read_deleted_p
 from lance_core.index.text.best_documents import Allowed
 from lance_core.index.text.list_elements import document_keys
 from lance_core.index.text.posting_decoder import Ints
+from lance_core.index.text.query import OpenColumn
 from lance_core.index.text.scoring import Mask
 from lance_core.index.text.segment_reader import TextPartition, TextSegment
 from lance_core.index.text.statistics import PartitionView
@@ -24,10 +29,32 @@ from lance_core.versions.snapshot import Snapshot
 
 _FRAGMENTS_IN_ORDER_MAX = 256
 """Number of fragments up to which ascending addresses are translated a fragment at a time."""
+SEARCHED_TEXTS_BYTES_MAX = 256 << 20
+"""Bytes of the table positions of documents, of scanned texts and of filters that searches of all tables keep."""
 _VERSIONS_CACHED_MAX = 8
 _SEGMENTS_CACHED_MAX = 128
-_FILTER_BYTES_MAX = 32 << 20
-_ALLOWED_BYTES_MAX = 32 << 20
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+SEARCHED_TEXTS: "LruCache[Hashable, object]" = LruCache(SEARCHED_TEXTS_BYTES_MAX, "searched texts")
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCache(Generic[Key, Value]):
+    """Values of one kind that belong to one lookup, in the cache of all searches."""
+
+    lookup: int
+    """Number of the lookup, which no other has."""
+    kind: str
+
+    def get(self, key: Key) -> Value | None:
+        value: Value | None = SEARCHED_TEXTS.get((self.lookup, self.kind, key))  # type: ignore[assignment]
+        return value
+
+    def put(self, key: Key, value: Value, weight: int) -> None:
+        SEARCHED_TEXTS.put((self.lookup, self.kind, key), value, weight)
 
 
 class TextLookup:
@@ -35,10 +62,13 @@ class TextLookup:
 
     def __init__(self, base: Snapshot) -> None:
         self.base = base
-        self.filters: LruCache[tuple[str, bytes], Mask] = LruCache(_FILTER_BYTES_MAX)
+        number = next(_numbers)
+        self.filters: SharedCache[tuple[str, bytes], Mask] = SharedCache(number, "filters")
         """Rows that pass the filters of recent searches, by filter and fragments."""
-        self.allowed: LruCache[tuple[int, int], tuple[PartitionView, Mask, Allowed]] = LruCache(_ALLOWED_BYTES_MAX)
+        self.allowed: SharedCache[tuple[int, int], tuple[PartitionView, Mask, Allowed]] = SharedCache(number, "allowed")
         """Documents of a partition that pass a recent filter."""
+        self.columns: SharedCache[Hashable, OpenColumn] = SharedCache(number, "columns")
+        """Open columns, by what they depend on."""
 
     @classmethod
     def of(cls, base: Snapshot) -> "TextLookup":

@@ -10,7 +10,6 @@ it. Start with `search`.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from weakref import ref
 
 import numpy as np
 import pyarrow as pa
@@ -63,14 +62,11 @@ from lance_core.index.verification import may_list_old_values, missed_fragments
 from lance_core.scan.executor import scan
 from lance_core.scan.plan import plan_scan
 from lance_core.scan.take import RowPositions, take_positions
-from lance_core.storage.lru_cache import LruCache
 from lance_core.text import BestOf, Boolean, Boost, CombinedFields, Granularity, Match, Phrase, Query, TextRequest
 from lance_core.versions.snapshot import Snapshot
 
 SCORE = "_score"
 _SCORE_FIELD = pa.field(SCORE, pa.float32())
-VIEW_CACHE_BYTES_MAX = 256 << 20
-"""Bytes of the table positions of documents, and of scanned texts, that searches of all tables keep."""
 _SCANNED_BYTES_MAX = 64 << 20
 """Bytes of scanned texts of one column up to which the postings of all terms are kept for the next search."""
 
@@ -107,10 +103,6 @@ def check_request(request: TextRequest) -> TextRequest:
     validation.check_flag(request.highlight, "highlight")
     k = validation.check_integer(request.k, "k", at_least=1, too_small="a search returns at least one row")
     return request if type(request.k) is int else replace(request, k=k)
-
-
-_open_columns: "LruCache[tuple[object, ...], tuple[ref[TextLookup], OpenColumn]]" = LruCache(VIEW_CACHE_BYTES_MAX)
-"""Open columns by the lookup of their version. They do not keep the lookup, whose memory their sizes do not count."""
 
 
 class TextSearcher:
@@ -248,13 +240,12 @@ class TextSearcher:
     def _open_column(self, column: str) -> OpenColumn:
         """Return the partitions of a column, from the cache if they do not depend on the query."""
         borrowed = self._borrowed.get(column)
-        key = (id(self.lookup), column, borrowed, self.granularity, self._request.exact, frozenset(self._unreadable))
-        cached = _open_columns.get(key)
-        if cached is not None and cached[0]() is self.lookup:
-            return cached[1]
+        key = (column, borrowed, self.granularity, self._request.exact, frozenset(self._unreadable))
+        if (cached := self.lookup.columns.get(key)) is not None:
+            return cached
         opened, is_complete = self._read_column(column)
         if is_complete:
-            _open_columns.put(key, (ref(self.lookup), opened), opened.size)
+            self.lookup.columns.put(key, opened, opened.size)
         return opened
 
     def _read_column(self, column: str) -> tuple[OpenColumn, bool]:
@@ -320,7 +311,7 @@ class TextSearcher:
         positions = view.positions if self.granularity == "row" else positions_of_keys(view.positions)
         mask = selected[np.maximum(positions, 0)]
         allowed = Allowed.of(mask if view.live is None else mask & view.live.mask)
-        self.lookup.allowed.put(key, (view, selected, allowed), allowed.size)
+        self.lookup.allowed.put(key, (view, selected, allowed), allowed.size + selected.nbytes)
         return allowed
 
     # Scanned texts

@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lance_core import IndexIgnored, InvalidInput, MissingDependency, Table, Unsupported
+from lance_core import (
+    IndexIgnored,
+    InvalidInput,
+    MissingDependency,
+    Table,
+    Unsupported,
+    cache_statistics,
+    resize_cache,
+)
 from lance_core.index.text import builder
 from lance_core.index.text.analyzers import analyzer_of
 from lance_core.index.text.inverted import Inverted
@@ -191,6 +199,29 @@ def test_searches_keep_the_lookups_of_few_versions(tmp_path: Path) -> None:
     gc.collect()
     assert lookups[0]() is None
     assert sum(each() is not None for each in lookups) <= 8
+
+
+def test_memory_that_searches_keep_is_counted_and_adjustable(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "t", random.Random(3), stable_row_ids=False)
+    table = table.append(make_rows(random.Random(4), 300, 20)).table
+
+    def found() -> pa.Table:
+        return table.text_search("beta zeta", 50, columns="body", filter="year > 2", select=["id"])
+
+    expected, names = found(), ("index pages", "searched texts")
+    kept = {name: cache_statistics()[name] for name in names}
+    try:
+        for name in names:
+            resize_cache(name, 0)
+        assert [cache_statistics()[name].weight for name in names] == [0, 0]
+        assert found() == expected
+        resize_cache("searched texts", 2_000)
+        assert found() == expected
+        assert 0 < cache_statistics()["searched texts"].weight <= 2_000
+    finally:
+        for name in names:
+            resize_cache(name, kept[name].capacity)
+    assert min(each.weight for each in kept.values()) > 0
 
 
 def test_a_damaged_index_is_read_around(table: Table) -> None:
