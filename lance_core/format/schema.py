@@ -153,9 +153,9 @@ class TableSchema:
         """Decode the flat, pre-order list of protobuf fields. Versions of a table share their schema."""
         FIELDS.check(len(messages), path=path)
         encoded = file_pb2.Schema(fields=messages, metadata=metadata).SerializeToString(deterministic=True)
-        if len(encoded) <= _CACHED_BYTES_MAX:
+        if len(encoded) <= _WIDE_BYTES_MAX:
             with suppress(Corrupt):  # an error names the path
-                return _decode_cached(encoded)
+                return (_decode_cached if len(encoded) <= _CACHED_BYTES_MAX else _decode_wide_cached)(encoded)
         return cls._decode(messages, metadata, path)
 
     @classmethod
@@ -244,12 +244,18 @@ class TableSchema:
 _CACHED_SCHEMAS_MAX = 16
 _CACHED_BYTES_MAX = 1 << 18
 """Maximum encoded size of a schema that is cached: some eight thousand columns, which take ten megabytes decoded."""
+_CACHED_WIDE_SCHEMAS_MAX = 4
+_WIDE_BYTES_MAX = 1 << 20
+"""Maximum encoded size of the few wider schemas that are cached."""
 
 
 @functools.lru_cache(maxsize=_CACHED_SCHEMAS_MAX)
 def _decode_cached(encoded: bytes) -> TableSchema:
     schema = file_pb2.Schema.FromString(encoded)
     return TableSchema._decode(schema.fields, schema.metadata, "")
+
+
+_decode_wide_cached = functools.lru_cache(maxsize=_CACHED_WIDE_SCHEMAS_MAX)(_decode_cached.__wrapped__)
 
 
 def _primary_key_problems(field: Field, path: str, *, in_null: bool = False) -> list[str]:
