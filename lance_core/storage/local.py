@@ -460,9 +460,10 @@ class LocalStore(ReportsLastChange, SupportsCommitLock, SupportsDeferredSync):
             directory = directory.parent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _ListedFile:
-    """Listed file that reads its status on first access: opening a table lists thousands of names and needs one."""
+    """Listed file that reads its status on first access: opening a table lists thousands of names and needs one. It is
+    not frozen, since the creation of a frozen one takes three times as long."""
 
     path: str
     _entry: os.DirEntry[str]

@@ -5,6 +5,7 @@ The newest version is the highest name in `_versions/`. If its manifest is damag
 it: falling back to an older version would hide rows whose commit was acknowledged.
 """
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -294,9 +295,20 @@ def _list_newest(location: Location, *, names_max: int = version_hint.FIRST_NAME
             return versions
         newest = version_hint.newest_of_first(listed)
     if newest is None:
-        return list_versions(location)
+        whole = location.store.list(naming.VERSIONS)
+        return _newest_of_uniform_names(whole) or versions_of(location, whole)
     parsed = ((naming.parse_manifest_name(_name_of(info)), info) for info in listed)
     return Versions((newest[0],), newest[1], {each[0]: info for each, info in parsed if each})
+
+
+def _newest_of_uniform_names(listed: Sequence[ObjectInfo]) -> Versions | None:
+    """Return the newest version of a sorted listing of the whole directory, without parsing each name; `None` unless
+    all names of versions are of the new scheme. Names of the old one sort before or after them."""
+    after = bisect_left(listed, f"{naming.VERSIONS}/{_AFTER_NEW_NAMES}", key=lambda info: info.path)
+    ends = [naming.parse_manifest_name(_name_of(info)) for info in (*listed[:1], *listed[after : after + 1])]
+    if not ends or ends[0] is None or any(parsed and parsed[1] is NamingScheme.V1 for parsed in ends):
+        return None
+    return Versions((ends[0][0],), NamingScheme.V2, {ends[0][0]: listed[0]})
 
 
 def _list_before_commit(location: Location, since: Version) -> Versions:

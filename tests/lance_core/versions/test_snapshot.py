@@ -3,14 +3,18 @@
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lance_core.errors import Corrupt
+from lance_core.errors import Corrupt, NotFound
+from lance_core.format import naming
 from lance_core.format.ids import Version
+from lance_core.format.naming import NamingScheme
 from lance_core.format.operations import Append
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.store import ObjectInfo, SupportsOrderedListing
 from lance_core.versions import snapshot
-from lance_core.versions.snapshot import History, load_latest, read_history
+from lance_core.versions.snapshot import History, list_versions, load_latest, read_history
 from tests.lance_core.in_memory_table import FaultyStore, InMemoryTable
 
 
@@ -92,3 +96,28 @@ def test_a_writer_refuses_both_naming_schemes(
     with pytest.raises(Corrupt, match="both naming schemes"):
         table.write(Append(table.fragments("new")), base=base, writer=99)
     assert [info.path for info in table.store.walk("_versions")] == names
+
+
+@given(
+    new=st.sets(st.integers(1, 40), max_size=6),
+    old=st.sets(st.integers(1, 2_000), max_size=2),
+    others=st.sets(st.sampled_from(["0", "latest_version_hint.json", "d12.manifest", "a.manifest", "~"])),
+)
+def test_the_newest_version_is_the_last_one_of_a_listing(new: set[int], old: set[int], others: set[str]) -> None:
+    """Also if the names are not parsed one by one. The files are empty, so that the error names the chosen one."""
+    table = InMemoryTable()
+    for scheme, numbers in ((NamingScheme.V2, new), (NamingScheme.V1, old)):
+        for number in numbers:
+            table.store.put(naming.manifest_path(Version(number), scheme), b"")
+    for name in others:
+        table.store.put(f"{naming.VERSIONS}/{name}", b"")
+    location = table.location()
+    with pytest.raises((Corrupt, NotFound)) as raised:
+        load_latest(location)
+    if new and old:
+        assert "both naming schemes" in str(raised.value)
+    elif new or old:
+        scheme = NamingScheme.V2 if new else NamingScheme.V1
+        assert naming.manifest_path(list_versions(location).numbers[-1], scheme) in str(raised.value)
+    else:
+        assert isinstance(raised.value, NotFound)
