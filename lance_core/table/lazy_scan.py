@@ -52,6 +52,7 @@ SORTED_ROWS_MAX = 1_048_576
 """Rows that are collected before those that cannot be in the result are dropped."""
 _EXPRESSION = re.compile(r"[-+*/%()<>=|]|\S\s+\S")
 """Part of a text that is an expression in SQL rather than a name."""
+_INTERNAL_NAMES = ("check", "create", "snapshot")
 _DIRECTIONS = {"asc": "ascending", "desc": "descending"}
 
 
@@ -148,6 +149,10 @@ class Scan:
         """Pickle the location and the version. The copy reads the manifest again."""
         others = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "snapshot"}
         return _reopen, (SnapshotAddress.of(self.snapshot), others)
+
+    def __dir__(self) -> list[str]:
+        """Return the names that completion offers: those for users of a scan."""
+        return sorted(name for name in object.__dir__(self) if name not in _INTERNAL_NAMES)
 
     def __iter__(self) -> NoReturn:
         raise InvalidInput(f"a scan cannot be iterated; {ITERATION_HINT}")

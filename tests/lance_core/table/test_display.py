@@ -66,6 +66,8 @@ def test_completion_offers_methods_and_hides_internal_names(table: Table) -> Non
     assert {"append", "scan", "compact", "schema", "to_pandas", "versions"} <= names
     assert not [name for name in dir(table) if name.startswith("_") and not name.startswith("__")]
     assert "runtime" not in dir(table)
+    assert {"to_pandas", "explain", "columns"} <= set(dir(table.scan()))
+    assert not {"create", "check", "snapshot"} & set(dir(table.scan()))
 
 
 def test_a_notebook_shows_rows_columns_and_versions(table: Table, tmp_path: Path) -> None:
