@@ -39,6 +39,8 @@ METADATA_BYTES_MAX = 128 << 20
 _METADATA_FACTOR = 4
 """Memory that the facts about a file take, in proportion to its metadata."""
 _METADATA_BASE_BYTES = 1024
+LEGACY_FOOTER = "footer.version"
+"""Field of the error for a file of format 0.1 among newer ones."""
 _VERSIONS = (StorageVersion(2, 0), StorageVersion(2, 1), StorageVersion(2, 2), StorageVersion(2, 3))
 ReadRange = Callable[[int, int], bytes]
 """Function that reads a number of bytes of a file from a position."""
@@ -229,7 +231,7 @@ def _check_footer(magic: bytes, version: StorageVersion, path: str) -> StorageVe
     if magic != MAGIC:
         raise Corrupt(f"ends in {magic!r} instead of {MAGIC!r}", path=path, field="footer.magic")
     if version.is_legacy:
-        raise Corrupt("is a file of format 0.1, but the table records a newer format", path=path, field="footer")
+        raise Corrupt("is a file of format 0.1, but the table records a newer format", path=path, field=LEGACY_FOOTER)
     return version
 
 

@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from lance_core.commit.loop import ATTEMPTS
 from lance_core.commit.write_protocol import Change, commit_with_retry
-from lance_core.errors import ConflictError, Corrupt, InvalidInput, LanceError, NotFound
+from lance_core.errors import ConflictError, Corrupt, InvalidInput, LanceError, NotFound, Unsupported
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.operations import CreateIndex
 from lance_core.format.row_sets import HALF_BITS, RowSet
@@ -54,6 +54,18 @@ def check_indices(base: Snapshot, writer_location: Location) -> Iterator[Finding
         yield from _check_reuse_index(base, coverage, segment, writer_location)
 
 
+def _finding_of(problem: LanceError, base: Snapshot, index: IndexMetadata, writer_location: Location) -> Finding:
+    """Return the finding for a segment that cannot be read."""
+    manifest = base.manifest
+    if isinstance(problem, Unsupported):
+        what = f"a segment of index {index.name!r} is not supported; its fragments are scanned: {problem}"
+        repair = "Build the index again, with replace=True."
+        return Finding(Severity.INFO, "index_unknown", manifest.path, what, repair, manifest.version)
+    what = f"a segment of index {index.name!r} cannot be read: {problem}"
+    found = error(manifest, "index_contents", what, _rebuild_advice(index), path=index.qualified_path)
+    return _with_repair(found, _drop_repair(writer_location, index))
+
+
 def _check_segment(
     base: Snapshot, coverage: Coverage, segment: SegmentCoverage, writer_location: Location
 ) -> Iterator[Finding]:
@@ -64,11 +76,7 @@ def _check_segment(
     except (NotFound, InvalidInput):
         return  # already reported: the files are missing or outside the table
     except LanceError as problem:
-        what = f"a segment of index {index.name!r} cannot be read: {problem}"
-        yield _with_repair(
-            error(manifest, "index_contents", what, _rebuild_advice(index), path=path),
-            _drop_repair(writer_location, index),
-        )
+        yield _finding_of(problem, base, index, writer_location)
         return
     if examination is None:
         return

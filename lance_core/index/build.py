@@ -9,12 +9,13 @@ removes them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError
+from lance_core.errors import Corrupt, InvalidInput, NotFound, StorageError, Unsupported
 from lance_core.format import field_paths
 from lance_core.format.field_paths import FieldPath
 from lance_core.format.fragment import Fragment, live_rows
@@ -163,8 +164,8 @@ def read_values(
         yield pa.RecordBatch.from_arrays(batch.columns, names=[VALUE, ROW])
 
 
-UNREADABLE_ERRORS = (NotFound, StorageError, Corrupt, IncompatibleSegments)
-"""Errors of reading a segment whose files are missing, truncated, corrupt, or cannot be merged. The
+UNREADABLE_ERRORS = (NotFound, StorageError, Corrupt, Unsupported, IncompatibleSegments)
+"""Errors of reading a segment whose files are missing, truncated, corrupt, of an old layout, or cannot be merged. The
 segment is then rebuilt from the rows of the table."""
 
 
@@ -174,6 +175,8 @@ def spec_of_segment(base: Snapshot, coverage: Coverage, segment: IndexMetadata) 
     kind = registry.by_type_url(segment)
     if kind is None or len(segment.field_ids) != 1:
         return None
+    with suppress(*UNREADABLE_ERRORS):
+        kind = registry.read_type(kind, coverage.segment_of(segment))
     chain = chain_of(base.manifest.schema, segment.field_ids[0])
     if chain is None or not kind.supports(arrow_of(base.manifest.schema, chain)):
         return None

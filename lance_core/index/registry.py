@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lance_core.errors import InvalidInput
 from lance_core.format.index_metadata import IndexMetadata
-from lance_core.index.index_type import IndexType
+from lance_core.index.index_type import IndexType, Segment
 
 _PACKAGES = frozenset({"lance.table", "lance.index.pb"})
 """Protobuf packages of the type URLs: releases of the format moved some index types from one to the other."""
@@ -64,6 +64,15 @@ def by_type_url(metadata: IndexMetadata) -> IndexType | None:
         return ranked if ranked is not None and metadata.message.index_version <= ranked.max_readable_version else None
     kind = _by_type().get(message) if package in _PACKAGES else None
     return kind if kind is not None and metadata.message.index_version <= kind.max_readable_version else None
+
+
+def read_type(kind: IndexType, segment: Segment) -> IndexType:
+    """Return the index type of a segment, from its files if `kind` does not say which vector index it is."""
+    if kind.type_url.rpartition(".")[2].lower() != _VECTOR_MESSAGE:
+        return kind
+    from lance_core.index.vector.vector_type import UNDECLARED, read_type
+
+    return read_type(segment) if kind is UNDECLARED else kind
 
 
 def check_supported(kind: IndexType, column: pa.Field, *, path: str, uri: str) -> None:

@@ -31,6 +31,7 @@ from lance_core.index.row_remap import SameAddresses
 from lance_core.index.statistics import RowCounts
 from lance_core.index.vector.options import VectorOptions
 from lance_core.index.vector.segment_statistics import rebuild_options, statistics_of
+from lance_core.index.vector.vector_type import UNDECLARED
 from lance_core.progress import track
 from lance_core.runtime import Runtime
 from lance_core.scan.vector_columns import is_multivector
@@ -150,7 +151,7 @@ def _plan_index(
     template = max(usable, key=lambda segment: segment.metadata.dataset_version)
     spec = build.spec_of_segment(base, coverage, template.metadata)
     if spec is None:
-        return "is on a column that no longer exists or whose type the index type does not support; drop the index"
+        return _reason_without_spec(template)
     ours = [segment for segment in usable if has_same_definition(segment, template)]
     uncovered = unclaimed_fragments(coverage, ours, segments)
     if merge is not Merge.NONE and (retrained := _retrained(base, coverage, spec, ours, uncovered)) is not None:
@@ -162,6 +163,13 @@ def _plan_index(
     # One segment stays, so that the index does not disappear.
     removed = useless if len(useless) < len(segments) else useless[:-1]
     return IndexWork(spec, (), (), BitMap(), tuple(segment.metadata for segment in removed)) if removed else None
+
+
+def _reason_without_spec(segment: SegmentCoverage) -> str:
+    """Return why an index cannot be built again from what its segment records."""
+    if segment.kind is UNDECLARED:
+        return "has files that cannot be read, so that its type is not known; build it again, with replace=True"
+    return "is on a column that no longer exists or whose type the index type does not support; drop the index"
 
 
 def _retrained(

@@ -15,11 +15,11 @@ from lance_core.format.row_sets import RowSet
 from lance_core.index.index_type import Segment, SegmentExamination
 from lance_core.index.vector.graph import StoredGraphs
 from lance_core.index.vector.model import (
-    INDEX_FILE,
     ROW_NUMBER,
     STORAGE_FILE,
     StoredModel,
     check_has_columns,
+    open_segment_files,
     read_model,
 )
 from lance_core.index.vector.partitions import read_codes
@@ -34,7 +34,7 @@ def examine(segment: Segment, column: pa.Field) -> SegmentExamination:
     """Read all files of a segment. Vectors without a distance are not listed, and several vectors of a row are, if the
     values of the column are lists of vectors."""
     path = segment.metadata.qualified_path
-    index, storage = segment.files.open(INDEX_FILE), segment.files.open(STORAGE_FILE)
+    index, storage = open_segment_files(segment.files, path=path)
     check_has_columns(storage, (ROW_NUMBER,), path=f"{path}/{STORAGE_FILE}")
     problems: list[str] = []
     left_out = np.empty(0, dtype=np.uint64)
@@ -45,6 +45,8 @@ def examine(segment: Segment, column: pa.Field) -> SegmentExamination:
         problems += _first_errors(_read_codes(stored, storage, path=path))
         if stored.model.has_graphs:
             problems += _first_errors(_read_graphs(StoredGraphs(index, stored, path=path), stored))
+    except Unsupported:
+        raise
     except LanceError as error:
         problems.append(str(error))
     parts = [np.empty(0, dtype=np.uint64)]

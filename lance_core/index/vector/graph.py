@@ -137,6 +137,8 @@ class StoredGraphs:
         """Return the graph of a partition that has rows, checked so that no number lies outside of it."""
         rows, count = int(self._lengths[partition]), int(self._partitions.lengths[partition])
         levels, entry, m, candidates = self._description(partition)
+        if len(levels) > 2 and count == levels[-1] + len(levels) - 2:
+            levels = _with_entry_points(levels)
         if not 1 <= m <= 1024 or len(levels) < 2 or levels[0] or sorted(levels) != list(levels) or levels[-1] != count:
             raise self._corrupt(partition, "its levels do not fit its rows")
         if levels[1] != rows or not 0 <= entry < rows:
@@ -196,6 +198,16 @@ class StoredGraphs:
 
     def _corrupt(self, partition: int, problem: str) -> Corrupt:
         return Corrupt(f"the graph of partition {partition}: {problem}", path=self._path, field=GRAPH_KEY)
+
+
+def _with_entry_points(levels: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the level offsets of a graph that pylance wrote before release 11: it did not count the entry point, which
+    is a row of each higher level.
+
+    >>> _with_entry_points((0, 245, 256, 256, 256))
+    (0, 245, 257, 258, 259)
+    """
+    return (*levels[:2], *(offset + number for number, offset in enumerate(levels[2:], 1)))
 
 
 def new_graph_index(model: Model, m: int) -> Any:

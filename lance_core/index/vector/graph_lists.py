@@ -98,6 +98,8 @@ class GraphLists:
             raw, local = index.search(queries, k, params=parameters)
             if (local >= 0).all():
                 return raw, local
+        if mask is not None and isinstance(self._model.quantizer, ProductCodes):
+            return _scan_product_codes(library.downcast_index(index.storage), queries, k, mask)
         parameters = None if selector is None else library.SearchParameters(sel=selector)
         raw, local = index.storage.search(queries, k, params=parameters)
         return raw, local
@@ -115,6 +117,18 @@ class GraphLists:
         if self._model.compares_products:
             return np.asarray(1 - raw.astype(np.float64))
         return lance_distances(self._model, raw, queries, are_products=False)
+
+
+def _scan_product_codes(storage: Any, queries: Vectors, k: int, mask: npt.NDArray[np.uint8]) -> tuple[Vectors, Ints]:
+    """Compare all codes that a mask allows. faiss takes no selector for them, so they are copied."""
+    library, allowed = faiss(), np.flatnonzero(mask)
+    codes = library.vector_to_array(storage.codes).reshape(len(mask), -1)
+    chosen = library.IndexPQ(storage.d, storage.pq.M, storage.pq.nbits, storage.metric_type)
+    library.copy_array_to_vector(library.vector_to_array(storage.pq.centroids), chosen.pq.centroids)
+    chosen.is_trained = True
+    chosen.add_sa_codes(np.ascontiguousarray(codes[allowed]))
+    raw, local = chosen.search(queries, k)
+    return raw, np.where(local >= 0, allowed[local], -1)
 
 
 def _bits(bitmap: npt.NDArray[np.uint8], first: int, count: int) -> npt.NDArray[np.uint8]:

@@ -14,9 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_core.datafiles.codec import FileReader
+from lance_core.datafiles.file_checks import LEGACY_FOOTER
 from lance_core.errors import Corrupt, Unsupported
 from lance_core.format.row_sets import Ids
 from lance_core.format.vector_index import IvfPartitions, decode_tensor
+from lance_core.index.segment_files import SegmentSource
 from lance_core.index.vector.quantizers import FlatCodes, ProductCodes, Quantizer, ScalarCodes, Vectors
 from lance_core.index.vector.rabit import BITS_MAX, RabitCodes
 from lance_core.index.vector.rotation import ROUNDS, Rotation
@@ -99,6 +101,21 @@ class StoredModel:
     """Rows that have no code, since their vectors are infinite or too long, and that a search compares exactly."""
 
 
+def open_segment_files(
+    files: SegmentSource, *, path: str, columns: Sequence[str] = ()
+) -> tuple[FileReader, FileReader]:
+    """Open the two files of a segment, with these columns of the index file. Raise `Unsupported` for the single file
+    that pylance wrote before 0.24, and later on request."""
+    try:
+        return files.open(INDEX_FILE, columns), files.open(STORAGE_FILE)
+    except Corrupt as error:
+        if error.field != LEGACY_FOOTER:
+            raise
+        raise Unsupported(
+            f"{path}: it is one file in the legacy layout of pylance, which cannot be read; build the index again"
+        ) from error
+
+
 def read_model(index: FileReader, storage: FileReader, *, path: str) -> StoredModel:
     """Read the model of a segment and check that its two files agree."""
     metadata, stored = index.metadata, storage.metadata
@@ -168,6 +185,11 @@ def _read_quantizer(compression: str, metric: Metric, storage: FileReader, dimen
     outer = _parsed(storage.metadata, STORAGE_KEY, path=path)
     try:
         details: dict[str, Any] = json.loads(outer[0])
+        if compression == "RQ" and (estimator := details.get("query_estimator", "residual_query")) != "raw_query":
+            raise Unsupported(
+                f"{path}: RaBitQ codes with the estimator {estimator!r}, of pylance before 8, cannot be read; build "
+                "the index again"
+            )
         if quantizer_dimension(details) != dimension:
             raise Corrupt(
                 f"its codes have {details} and its centroids {dimension} dimensions", path=path, field=STORAGE_KEY
@@ -178,15 +200,23 @@ def _read_quantizer(compression: str, metric: Metric, storage: FileReader, dimen
             return _read_rabit_codes(details, metric, storage, dimension, path=path)
         if compression == "FLAT":
             return FlatCodes(is_nullable=metric is Metric.HAMMING)
-        bits, sub_vectors = int(details["nbits"]), int(details["num_sub_vectors"])
-        is_transposed, position = bool(details["transposed"]), int(details["codebook_position"])
+        return _read_product_codes(details, metric, storage, dimension, path=path)
     except (KeyError, IndexError, TypeError, ValueError, StopIteration) as error:
         raise Corrupt("the description of its codes is incomplete", path=path, field=STORAGE_KEY) from error
+
+
+def _read_product_codes(
+    details: Mapping[str, Any], metric: Metric, storage: FileReader, dimension: int, *, path: str
+) -> Quantizer:
+    sub_vectors, is_transposed = int(details["num_sub_vectors"]), bool(details["transposed"])
+    bits = int(details["nbits"] if "nbits" in details else details["num_bits"])  # its name before pylance 0.27
+    position, inline = int(details["codebook_position"]), bytes(list(details.get("codebook_tensor", ())))
     if bits not in (4, 8) or sub_vectors < 1 or dimension % sub_vectors or sub_vectors * bits % 8:
         raise Corrupt(
             f"{sub_vectors} codes of {bits} bits do not fit {dimension} dimensions", path=path, field=STORAGE_KEY
         )
-    codebook = decode_tensor(storage.read_buffer(position), path=path, field="codebook").astype(np.float32)
+    encoded = inline or storage.read_buffer(position)  # pylance before 0.33 stores it in the description
+    codebook = decode_tensor(encoded, path=path, field="codebook").astype(np.float32)
     if codebook.size != dimension << bits:
         raise Corrupt(f"its codebook has {codebook.size:,} numbers", path=path, field="codebook")
     shaped = codebook.reshape(sub_vectors, 1 << bits, dimension // sub_vectors)
@@ -196,9 +226,7 @@ def _read_quantizer(compression: str, metric: Metric, storage: FileReader, dimen
 def _read_rabit_codes(
     details: Mapping[str, Any], metric: Metric, storage: FileReader, dimension: int, *, path: str
 ) -> Quantizer:
-    bits, estimator = int(details["num_bits"]), details.get("query_estimator", "residual_query")
-    if estimator != "raw_query":
-        raise Unsupported(f"{path}: RaBitQ codes with the estimator {estimator!r} cannot be read, only 'raw_query'")
+    bits = int(details["num_bits"])
     if not 1 <= bits <= BITS_MAX or dimension % 8:
         raise Corrupt(f"it has codes of {bits} bits and {dimension} dimensions", path=path, field=STORAGE_KEY)
     is_dot, is_packed = metric is Metric.DOT, bool(details["packed"])

@@ -20,11 +20,11 @@ from lance_core.index.segment_files import read_row_range
 from lance_core.index.vector.encoding import EncodedRows
 from lance_core.index.vector.graph import Graph, StoredGraphs
 from lance_core.index.vector.model import (
-    INDEX_FILE,
     ROW_NUMBER,
     STORAGE_FILE,
     Model,
     StoredModel,
+    open_segment_files,
     read_model,
     read_partitions_of_piece,
 )
@@ -146,8 +146,8 @@ class StoredPartitions:
     @classmethod
     def of(cls, merge_input: MergeInput) -> "StoredPartitions":
         files, path = merge_input.segment.files, merge_input.segment.metadata.qualified_path
-        index = files.open(INDEX_FILE)
-        stored = read_model(index, files.open(STORAGE_FILE), path=path)
+        index, storage = open_segment_files(files, path=path)
+        stored = read_model(index, storage, path=path)
         statistics = statistics_of(merge_input.segment)
         stored = replace(stored, model=statistics.complete(stored.model))
         graphs = StoredGraphs(index, stored, path=path) if stored.model.has_graphs else None

@@ -29,7 +29,7 @@ from lance_core.index.scoped_segments import ScopedSegment
 from lance_core.index.table_order import NO_POSITION, TableOrder, read_deleted_positions
 from lance_core.index.vector.faiss_library import faiss
 from lance_core.index.vector.filter_cost import IndexWork, is_exact_faster, probes_under_filter
-from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
+from lance_core.index.vector.model import open_segment_files, read_model
 from lance_core.index.vector.plan import (
     MULTIVECTOR_CANDIDATES,
     NPROBES,
@@ -151,7 +151,7 @@ class VectorLookup:
         try:
             files = self.lookup.coverage.segment_of(segment.metadata).files
             path = segment.metadata.qualified_path
-            return read_model(files.open(INDEX_FILE), files.open(STORAGE_FILE), path=path).model.metric
+            return read_model(*open_segment_files(files, path=path), path=path).model.metric
         except UNREADABLE_ERRORS as error:
             warn_unreadable(self.base, segment, error)
             return None

@@ -21,7 +21,7 @@ from lance_core.index.index_type import Leaf, MatchedRows, Segment
 from lance_core.index.vector.graph import LINK_COLUMNS, StoredGraphs
 from lance_core.index.vector.graph_lists import GRAPH_ROWS_MIN, GraphLists
 from lance_core.index.vector.kernels import CodeLists, InvertedLists, PartitionRanker
-from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, StoredModel, read_model
+from lance_core.index.vector.model import STORAGE_FILE, StoredModel, open_segment_files, read_model
 from lance_core.index.vector.partitions import read_codes, read_plain_codes
 from lance_core.index.vector.quantizers import Codes, Ints, Vectors
 from lance_core.index.vector.rabit import RabitCodes
@@ -81,7 +81,7 @@ class VectorSegment:
         path = segment.metadata.qualified_path
         details = VectorDetails.of(segment.metadata)
         columns = LINK_COLUMNS if details is not None and "HNSW" in details.kind else ()
-        opened = cls(segment.files.open(INDEX_FILE, columns), segment.files.open(STORAGE_FILE), path=path)
+        opened = cls(*open_segment_files(segment.files, path=path, columns=columns), path=path)
         dimension = vector_field(column).type.list_size
         if opened.model.dimension != dimension:
             raise Corrupt(

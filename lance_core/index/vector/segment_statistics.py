@@ -13,7 +13,7 @@ from lance_core.errors import Corrupt, NotFound, StorageError, Unsupported
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.format.vector_index import VectorDetails
 from lance_core.index.index_type import Segment
-from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, Model, StoredModel, read_model
+from lance_core.index.vector.model import Model, StoredModel, open_segment_files, read_model
 from lance_core.index.vector.options import SAMPLE_RATE, VectorOptions
 from lance_core.scan.vector_search import Metric
 from lance_core.storage.lru_cache import LruCache
@@ -100,7 +100,7 @@ def statistics_of(segment: Segment) -> VectorStatistics:
 
     def read() -> VectorStatistics:
         files, path = segment.files, segment.metadata.qualified_path
-        return VectorStatistics.of_files(read_model(files.open(INDEX_FILE), files.open(STORAGE_FILE), path=path))
+        return VectorStatistics.of_files(read_model(*open_segment_files(files, path=path), path=path))
 
     try:
         return _read_statistics.get_or_create(segment.metadata.uuid, read)

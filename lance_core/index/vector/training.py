@@ -31,15 +31,11 @@ from lance_core.scan.vector_columns import is_multivector, vector_field
 from lance_core.scan.vector_search import Metric, resolve_metric
 
 _SEED = 42
-_FIRST_SHARE = 8
-"""One vector in this many takes part in the first stage of the training of centroids."""
-_FIRST_VECTORS_MIN = 16
-"""Vectors of a partition in the first stage, on average. With fewer of them, there is one stage."""
-_STAGE_ITERATIONS = 20
-_CENTROID_GAIN_MIN = 0.001
-"""Share of the loss that an iteration of the second stage gains at least; one that gains less is the last."""
-_CODEBOOK_GAIN_MIN = 0.0005
-"""The same share for codebooks."""
+_LARGE_TRAINING = 2 * 10**12
+"""Operations of a k-means with `ITERATIONS` from which it has `_LARGE_TRAINING_ITERATIONS`: half a minute of a core."""
+_LARGE_TRAINING_ITERATIONS = 25
+_CODEBOOK_GAIN_MIN = 0.0001
+"""Share of the loss that an iteration of the k-means of a codebook gains at least; one that gains less is the last."""
 _LEFT_OUT_SHARE = 20
 """A sample that exceeds the required size by at most one vector in this many is truncated instead of sampled."""
 _PARTITION_ROWS = {"IVF_FLAT": 4096, "IVF_RQ": 4096, "IVF_PQ": 8192, "IVF_SQ": 8192}
@@ -64,6 +60,17 @@ class TrainingPlan:
     @property
     def compression(self) -> str:
         return self.kind.rpartition("_")[2]
+
+    def iterations(self, dimension: int) -> int:
+        """Return the number of iterations of the k-means."""
+        if self.options.max_iters is not None:
+            return self.options.max_iters
+        is_large = self.operations_of_iteration(dimension) * ITERATIONS > _LARGE_TRAINING
+        return _LARGE_TRAINING_ITERATIONS if is_large else ITERATIONS
+
+    def operations_of_iteration(self, dimension: int) -> int:
+        """Return the number of multiplications and additions of an iteration of the k-means."""
+        return 2 * self.partitions * max(1, self.options.sample_rate) * self.partitions * dimension
 
     @property
     def vectors_min(self) -> int:
@@ -178,37 +185,19 @@ def _train_quantizer(floats: Vectors, model: Model, plan: TrainingPlan) -> Quant
 
 def _cluster(vectors: Vectors, plan: TrainingPlan) -> tuple[Vectors, float]:
     """Return centroids and the loss. For dot, centroids have length 1: a search ranks them by their product with the
-    query, and would prefer long ones.
-
-    The k-means of a part of the vectors moves random centroids to where that of all vectors would move them too, in a
-    fraction of the time. The k-means of all vectors then gains little, and ends soon."""
-    if plan.options.max_iters is not None:
-        return _k_means(vectors, plan, plan.options.max_iters)
-    if len(vectors) < plan.partitions * _FIRST_SHARE * _FIRST_VECTORS_MIN:
-        return _k_means(vectors, plan, ITERATIONS)
-    chosen = np.random.default_rng(_SEED).choice(len(vectors), len(vectors) // _FIRST_SHARE, replace=False)
-    start, _ = _k_means(vectors[np.sort(chosen)], plan, _STAGE_ITERATIONS)
-    return _k_means(vectors, plan, _STAGE_ITERATIONS, start=start, gain_min=_CENTROID_GAIN_MIN)
-
-
-def _k_means(
-    vectors: Vectors, plan: TrainingPlan, iterations: int, *, start: Vectors | None = None, gain_min: float = 0.0
-) -> tuple[Vectors, float]:
-    """Return the centroids after at most `iterations` iterations, and the loss. Without a start, they begin as random
-    vectors."""
+    query, and would prefer long ones."""
     partitions = min(plan.partitions, len(vectors))
     vectors = _draw_sample(vectors, partitions * max(1, plan.options.sample_rate))  # faiss would copy them
     clustering = faiss().Kmeans(
         vectors.shape[1],
         partitions,
-        niter=iterations,
+        niter=plan.iterations(vectors.shape[1]),
         seed=_SEED,
         max_points_per_centroid=max(1, plan.options.sample_rate),
         min_points_per_centroid=1,
         spherical=plan.metric is Metric.DOT,
     )
-    clustering.cp.early_stop_threshold = gain_min
-    clustering.train(vectors, init_centroids=start)
+    clustering.train(vectors)
     return clustering.centroids.reshape(partitions, -1), float(clustering.obj[-1])
 
 

@@ -17,7 +17,7 @@ from lance_core.index.index_type import Certainty, IndexOptions, Leaf, Segment, 
 from lance_core.index.segment_files import SegmentSink
 from lance_core.index.vector import examination
 from lance_core.index.vector.build import write_segment
-from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, read_model
+from lance_core.index.vector.model import open_segment_files, read_model
 from lance_core.index.vector.options import VectorOptions
 from lance_core.index.vector.quantizers import ProductCodes
 from lance_core.index.vector.rabit import BITS_MAX, RabitCodes
@@ -81,7 +81,7 @@ class VectorIndexType:
         details = VectorDetails.of(segment.metadata)
         try:
             path = segment.metadata.qualified_path
-            model = read_model(segment.files.open(INDEX_FILE), segment.files.open(STORAGE_FILE), path=path).model
+            model = read_model(*open_segment_files(segment.files, path=path), path=path).model
         except (NotFound, StorageError, Corrupt):
             if details is None:
                 raise
@@ -123,6 +123,13 @@ def type_of(metadata: IndexMetadata) -> VectorIndexType | None:
     if details is None:
         return UNDECLARED
     return next((each for each in BUILT_TYPES if each.name == details.kind), None)
+
+
+def read_type(segment: Segment) -> VectorIndexType:
+    """Return the index type that the files of a segment record."""
+    path = segment.metadata.qualified_path
+    kind = read_model(*open_segment_files(segment.files, path=path), path=path).model.kind
+    return next((each for each in BUILT_TYPES if each.name == kind), UNDECLARED)
 
 
 def is_vector_segment(metadata: IndexMetadata) -> bool:

@@ -31,8 +31,8 @@ from lance_core.index.coverage import Coverage
 from lance_core.index.statistics import RowCounts
 from lance_core.index.vector.build import code_bytes_of
 from lance_core.index.vector.encoding import VectorBatch
-from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, Model, read_model
-from lance_core.index.vector.options import ITERATIONS, VectorOptions
+from lance_core.index.vector.model import Model, open_segment_files, read_model
+from lance_core.index.vector.options import VectorOptions
 from lance_core.index.vector.training import TrainingPlan, plan_training, train, train_quantizer
 from lance_core.maintenance.index_maintenance import IndexWork
 from lance_core.runtime import SYSTEM_RUNTIME
@@ -253,7 +253,7 @@ def _with_one_model(base: Snapshot, work: IndexWork) -> IndexWork:
     coverage, incompatible = Coverage(base), BitMap()
     for segment in work.merged:
         path, files = segment.metadata.qualified_path, coverage.segment_of(segment.metadata).files
-        own = read_model(files.open(INDEX_FILE), files.open(STORAGE_FILE), path=path).model
+        own = read_model(*open_segment_files(files, path=path), path=path).model
         if model is None or not model.has_same_parameters(own):
             incompatible |= segment.covered
     if not incompatible:
@@ -276,8 +276,7 @@ def _training_plan(base: Snapshot, work: IndexWork) -> tuple[TrainingPlan, int]:
 
 
 def _training_operations(plan: TrainingPlan, dimension: int) -> int:
-    iterations = plan.options.max_iters or ITERATIONS
-    return 2 * plan.sample_size * plan.partitions * dimension * iterations
+    return plan.iterations(dimension) * plan.operations_of_iteration(dimension)
 
 
 def _is_complete(store: Store, recorded: RecordedSegment) -> bool:

@@ -39,7 +39,7 @@ from lance_core.index.vector.build import (
     write_piece,
 )
 from lance_core.index.vector.encoding import VectorBatch
-from lance_core.index.vector.model import INDEX_FILE, STORAGE_FILE, Model, read_model
+from lance_core.index.vector.model import Model, open_segment_files, read_model
 from lance_core.index.vector.options import VectorOptions
 from lance_core.index.vector.partitions import StoredPartitions
 from lance_core.index.vector.quantizers import FlatCodes, Ints
@@ -175,7 +175,7 @@ def load_model(base: Snapshot, segment: bytes) -> Model:
 
     def read() -> Model:
         files = Coverage(base).segment_of(metadata).files
-        stored = read_model(files.open(INDEX_FILE), files.open(STORAGE_FILE), path=metadata.qualified_path)
+        stored = read_model(*open_segment_files(files, path=metadata.qualified_path), path=metadata.qualified_path)
         return VectorStatistics.of(metadata).complete(stored.model)
 
     return _models.get_or_create(metadata.uuid, read)

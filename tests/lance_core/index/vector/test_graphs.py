@@ -74,12 +74,14 @@ def test_both_follow_the_graph(tmp_path: Path, kind: str, metric: Any, maker: st
     assert not [finding for finding in table.fsck("head").findings if "index" in finding.rule]
 
 
-def test_filters_return_every_row_that_passes(tmp_path: Path) -> None:
-    table = write_table(tmp_path / "t", "IVF_HNSW_SQ", "l2", "ours")
+@pytest.mark.parametrize("kind", ["IVF_HNSW_SQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ"])
+def test_filters_return_every_row_that_passes(tmp_path: Path, kind: str) -> None:
+    """Searches for all rows scan the partition."""
+    table = write_table(tmp_path / "t", kind, "l2", "ours")
     table = table.delete("id % 5 = 1").table
     for predicate in ("id % 2 = 0", "id < 2300"):
         exact = table.search("v", QUERIES[0], 10, exact=True, filter=predicate, columns=["id"])
-        found = table.search("v", QUERIES[0], 10, ef=200, filter=predicate, columns=["id"])
+        found = table.search("v", QUERIES[0], 10, ef=200, refine=10, filter=predicate, columns=["id"])
         assert recall_of(found, exact) >= 0.8
     everything = table.search("v", QUERIES[0], ROWS, columns=["id"])["id"].to_pylist()
     assert sorted(everything) == [row for row in range(ROWS) if row % 5 != 1]
