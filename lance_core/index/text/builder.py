@@ -17,7 +17,7 @@ from lance_core.index.text.runs import Run, RunBuffer, run_of_tokens
 from lance_core.index.text.segment_writer import PartitionDocuments, SegmentWriter
 
 PORTION_BYTES = 2 << 20
-RUNS_BYTES = 64 << 20
+RUNS_BYTES = 32 << 20
 DOCUMENTS_MAX = 1 << 20
 TOKENS_MAX = 1 << 26
 """Documents and tokens from which a partition is written, so that the posting list of a word that is in all of them
