@@ -7,8 +7,8 @@
 A row has changed if its new value differs from the old one. A fragment without a changed row gets no file, so its
 indices stay valid. If every row gets a new value, old values are read only up to the first difference, and all rows
 after it count as changed. A table with stable row ids records the changed rows, so it compares all of them unless the
-columns are wide, such as a vector. Columns may be added at the same time, or alone for the rows that match a
-condition. Start with `fill_fragment`; `003-replaced-columns.md` has the reasons.
+columns are wide, such as a vector, or all rows of a sample change. Columns may be added at the same time, or alone for
+the rows that match a condition. Start with `fill_fragment`; `003-replaced-columns.md` has the reasons.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,6 +65,10 @@ _COMPARED_BYTES_MAX = 64
 columns, such as vectors, takes longer than writing the new ones."""
 _FIRST_COMPARED_ROWS = 8_192
 """Number of rows that are compared before the rest of a fragment is read. If most rows change, one of them differs."""
+_SAMPLED_ROWS_MIN = 1 << 16
+"""Minimum number of rows of a fragment of which a sample is computed before the rest."""
+_STRETCHES, _STRETCH_ROWS = 8, 128
+"""Number of stretches of a sample, which are spread over the fragment, and their length."""
 _MERGE_BYTES = 4 * 1024**2
 Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -139,14 +143,16 @@ def fill_fragment(
     *,
     runtime: Runtime,
     is_complete: bool = False,
+    all_change: bool = False,
     only_nulls: bool = False,
     conversion: Conversion = Conversion.CAST,
 ) -> FilledFragment:
     """Write the columns for a fragment with the `assigned` values, which are those of live rows in ascending order of
-    their offsets. `is_complete` says that every live row has one, `only_nulls` keeps every existing value that is not
-    null."""
+    their offsets. `is_complete` says that every live row has one, `all_change` that all of them count as changed, and
+    `only_nulls` keeps every existing value that is not null."""
     merge = _ColumnMerge(base, fragment, target, only_nulls, conversion)
     compared = _rows_to_compare(base, target, keeps_values=only_nulls or not is_complete)
+    compared = _Compared.NONE if all_change else compared
     merged = merge.take_all(assigned) if compared is _Compared.NONE else merge.merge(assigned, compared)
     first = next((each for each in merged if each.changed.any()), None)
     if first is None:
@@ -475,10 +481,23 @@ class ColumnReplacement:
 
         def fill(work: tuple[Fragment, Offsets, Runtime]) -> FilledFragment:
             fragment, offsets, runtime = work
-            values = self.values.compute(base, fragment, offsets, stored)
-            return fill_fragment(base, fragment, target, values, runtime=runtime, is_complete=is_complete)
+            all_change = bool(stored) and self._sample_changes(base, fragment, offsets, target)
+            values = self.values.compute(base, fragment, offsets, () if all_change else stored)
+            return fill_fragment(
+                base, fragment, target, values, runtime=runtime, is_complete=is_complete, all_change=all_change
+            )
 
         return map_in_order(fill, ((*match, self.runtime.with_drawn_uuid()) for match in matches))
+
+    def _sample_changes(self, base: Snapshot, fragment: Fragment, offsets: Offsets, target: ColumnTarget) -> bool:
+        """Return whether each row of a sample of a large fragment changes. Its other rows are then not compared."""
+        if len(offsets) < _SAMPLED_ROWS_MIN:
+            return False
+        starts = np.linspace(0, len(offsets) - _STRETCH_ROWS, _STRETCHES).astype(np.int64)
+        sample = offsets[(starts[:, None] + np.arange(_STRETCH_ROWS)).ravel()]
+        merge = _ColumnMerge(base, fragment, target, False, Conversion.CAST)
+        values = self.values.compute(base, fragment, sample, target.replaced.arrow.names)
+        return all(bool(each.changed.all()) for each in merge.merge(values, _Compared.ALL))
 
     def _fill_in_turn(
         self,

@@ -494,3 +494,16 @@ def test_values_around_the_first_difference(
     assert rows["x"].combine_chunks().equals(expected["x"])
     assert len(both.table.to_table(["id"], filter="x = -9")) == changed
     assert lance.dataset(table.uri).to_table() == rows
+
+
+@pytest.mark.parametrize(
+    ("unchanged", "counted"),
+    [("false", 70_000), ("id BETWEEN 30000 AND 45000", 54_999), ("id = 69999", 69_999), ("id = 5000", 70_000)],
+)
+def test_rows_of_a_fragment_whose_sample_changes_count_as_changed(tmp_path: Path, unchanged: str, counted: int) -> None:
+    """Rows are compared if one of the sample stays; a single row outside of the sample that stays is counted."""
+    data = {"id": range(70_000), "x": np.zeros(70_000, dtype=np.int64)}
+    table = Table.create(str(tmp_path / "t"), data, stable_row_ids=True, durable=False)
+    table = table.add_columns({"x": f"CASE WHEN {unchanged} THEN 0 ELSE 1 END"}, replace=True).table
+    assert len(table.changes(1)) == counted
+    assert table.count_rows(f"x = CASE WHEN {unchanged} THEN 0 ELSE 1 END") == 70_000
