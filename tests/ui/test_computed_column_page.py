@@ -65,7 +65,7 @@ def test_the_page_plots_the_rows_that_each_run_computed(
         pages.expect_texts("lance/rows_computed", "lance/filled_share")
         assert is_picture(pages.save_picture("computed_column"))
         pages.open("/assets/pages?view=overview")
-        pages.expect_texts("lance/column_sources", "computed from", f"Open {MODULE}.py in editor")
+        pages.expect_texts("lance/column_sources", "computed from", "Source code")
         assert is_picture(pages.save_picture("column_sources"))
         pages.page.set_viewport_size({"width": 1400, "height": 1150})
         pages.open("/assets/pages?view=checks")
