@@ -30,7 +30,7 @@ _SIGN_ORDER = np.array([0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15])
 _EVERY_BYTE = 0x0101010101010101
 _ERROR_WIDTH = 1.9
 """Number of standard deviations in the bound of the error."""
-_STEP_FACTORS = (0.68, 0.8, 0.9, 1.0)
+_STEP_FACTORS = tuple(np.linspace(0.58, 1.03, 12).tolist())
 """Distances between levels that are tried for each row, relative to those that reach its largest number."""
 _ENCODED_ROWS, _COMPARED_ROWS = 8192, 1024
 _NAMES = ("_rabit_codes", "__add_factors", "__scale_factors", "__error_factors")
