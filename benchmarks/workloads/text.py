@@ -3,7 +3,9 @@
 Each build works on a table of its own that shares data files by hard links.
 """
 
+import resource
 import shutil
+import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +35,7 @@ class Text:
         "builds: by one process, commit included; English, with stemming and stop words",
         "short: 6 to 14 words; long: 60 to 140 words, with positions",
         "pylance: all cores; ours: one thread",
+        "processor time: that of all threads; on a busy machine only this figure is meaningful",
         "peak MB: of the first build in a process of its own, libraries included",
     )
 
@@ -63,6 +66,8 @@ class _BuildRunner:
     source: Path
     system: str
     build: TextBuild
+    seconds: float = 0.0
+    """Processor time of all threads."""
 
     @property
     def uri(self) -> Path:
@@ -72,7 +77,12 @@ class _BuildRunner:
         link_table(self.source, self.uri)
 
     def call(self) -> None:
+        begin = time.process_time()
         BUILDS[self.system](str(self.uri), self.build)
+        self.seconds = time.process_time() - begin
+
+    def call_figures(self) -> CallFigures:
+        return CallFigures({"processor time": self.seconds})
 
     def facts(self) -> Facts:
         (index,) = Table.open(str(self.uri)).index_statistics()
@@ -87,10 +97,17 @@ class _ProcessRunner(_BuildRunner):
     peak: int = 0
 
     def call(self) -> None:
+        begin = _seconds_of_children()
         self.peak = text_process.run(self.system, str(self.uri), self.build)
+        self.seconds = _seconds_of_children() - begin
 
     def call_figures(self) -> CallFigures:
-        return CallFigures(counts={"peak MB": self.peak})
+        return CallFigures({"processor time": self.seconds}, counts={"peak MB": self.peak})
+
+
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _entrants(place: Path, runner: type[_BuildRunner], build: TextBuild) -> tuple[Entrant, ...]:

@@ -4,6 +4,7 @@ from functools import reduce
 
 import numpy as np
 
+from lance_core.errors import MissingDependency, Unsupported
 from lance_core.format.row_sets import RowSet
 from lance_core.index.index_type import Certainty, Leaf, MatchedRows
 from lance_core.index.text.analyzers import analyzer_of
@@ -22,7 +23,10 @@ class FilterSearcher:
         self._parameters = opened.recorded_parameters()
 
     def search(self, leaf: Leaf) -> MatchedRows | None:
-        alternatives = required_terms(leaf, analyzer_of(self._parameters))
+        try:
+            alternatives = required_terms(leaf, analyzer_of(self._parameters))
+        except (Unsupported, MissingDependency):  # the texts are read instead
+            return None
         if not alternatives or self._parameters.document_granularity != "row":
             return None
         parts, documents = [], 0
