@@ -19,8 +19,8 @@ from lance_core.index.text.segment_writer import PartitionDocuments, SegmentWrit
 PORTION_BYTES = 2 << 20
 RUNS_BYTES = 32 << 20
 DOCUMENTS_MAX = 1 << 20
-TOKENS_MAX = 1 << 26
-"""Documents and tokens from which a partition is written, so that the posting list of a word that is in all of them
+POSITIONS_MAX = 1 << 23
+"""Documents and positions from which a partition is written, so that the posting list of a word that is in all of them
 can be encoded in memory."""
 
 
@@ -35,7 +35,7 @@ class TextBuilder:
     _lengths: list[npt.NDArray[np.uint32]] = field(default_factory=list)
     _elements: list[Elements] = field(default_factory=list)
     _documents: int = 0
-    _tokens: int = 0
+    _positions: int = 0
 
     def add_texts(self, texts: pa.Array, rows: Ids) -> None:
         """Add texts, or lists of texts, with their row numbers."""
@@ -77,8 +77,9 @@ class TextBuilder:
         if elements is not None:
             self._elements.append(elements)
         self._documents += len(rows)
-        self._tokens += int(lengths.sum())
-        if self._documents >= DOCUMENTS_MAX or self._tokens >= TOKENS_MAX:
+        if self.analyzer.parameters.with_position:
+            self._positions += int(lengths.sum())
+        if self._documents >= DOCUMENTS_MAX or self._positions >= POSITIONS_MAX:
             self._write_partition()
 
     @property
@@ -103,7 +104,7 @@ class TextBuilder:
         self._runs.close()
         self._runs = RunBuffer(RUNS_BYTES)
         self._rows, self._lengths, self._elements = [], [], []
-        self._documents = self._tokens = 0
+        self._documents = self._positions = 0
 
 
 def _portions(texts: pa.Array, parameters: TextParameters) -> Iterator[tuple[pa.Array, int]]:

@@ -5,7 +5,7 @@
     join      one worker writes the documents and copies the ranges   the segment
 
 A search visits each partition, so that more than a few are merged, as long as together they have no more documents and
-tokens than one may have. Small segments are merged by one worker or by the driver. After a conflict, pieces of
+positions than one may have. Small segments are merged by one worker or by the driver. After a conflict, pieces of
 unchanged fragments are used again. Start with `TextBuild.build`; `003-merged-term-ranges.md` gives the reasons.
 """
 
@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from lance_core.format.index_metadata import IndexMetadata
 from lance_core.index.build import IndexSpec
 from lance_core.index.coverage import Coverage
-from lance_core.index.text.builder import DOCUMENTS_MAX, TOKENS_MAX
+from lance_core.index.text.builder import DOCUMENTS_MAX, POSITIONS_MAX
+from lance_core.index.text.parameters import TextParameters
 from lance_core.index.text.partition_merge import TermRange, sample_terms
 from lance_core.index.text.segment_reader import open_once
 from lance_core.maintenance.index_maintenance import IndexWork
@@ -74,7 +75,10 @@ class TextBuild:
         if tokens <= 2 * RANGE_TOKENS:
             runner = LocalRunner() if tokens <= DRIVER_MERGE_TOKENS_MAX else self.runner
             return _run_one(base, all_fragments, MergePartialSegments(target, pieces), runner)
-        groups = plan_groups(partitions, self.runner.slots * TASKS_PER_SLOT)
+        options = work.spec.options
+        assert isinstance(options, TextParameters)
+        tasks_max = self.runner.slots * TASKS_PER_SLOT
+        groups = plan_groups(partitions, tasks_max, with_position=options.with_position)
         tasks = tuple((group, terms) for group in groups for terms in group.ranges)
         fragments = all_fragments if work.merged else ()
         merged = run_over_partitions(
@@ -98,11 +102,13 @@ class CountedPartition:
     """True if its rows are those of the table, so that its files can be copied."""
 
 
-def plan_groups(partitions: Sequence[CountedPartition], tasks: int) -> tuple[PartitionGroup, ...]:
+def plan_groups(
+    partitions: Sequence[CountedPartition], tasks: int, *, with_position: bool
+) -> tuple[PartitionGroup, ...]:
     """Return groups of consecutive partitions that become one, each with the ranges of terms that tasks write."""
     if len(partitions) <= COPIED_PARTITIONS_MAX and all(each.is_current for each in partitions):
         return tuple(PartitionGroup((each.ref,), ()) for each in partitions)
-    groups = list(_group(partitions))
+    groups = list(_group(partitions, with_position=with_position))
     merged = [group for group in groups if not _is_copied(group)]
     per_group = -(-tasks // max(1, len(merged)))
     return tuple(
@@ -111,14 +117,12 @@ def plan_groups(partitions: Sequence[CountedPartition], tasks: int) -> tuple[Par
     )
 
 
-def _group(partitions: Sequence[CountedPartition]) -> Iterator[list[CountedPartition]]:
+def _group(partitions: Sequence[CountedPartition], *, with_position: bool) -> Iterator[list[CountedPartition]]:
     group: list[CountedPartition] = []
     for each in partitions:
         together = [*group, each]
-        if group and (
-            sum(part.documents for part in together) > DOCUMENTS_MAX
-            or sum(part.tokens for part in together) > TOKENS_MAX
-        ):
+        positions = sum(part.tokens for part in together) if with_position else 0
+        if group and (sum(part.documents for part in together) > DOCUMENTS_MAX or positions > POSITIONS_MAX):
             yield group
             together = [each]
         group = together
