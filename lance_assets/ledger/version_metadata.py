@@ -361,6 +361,8 @@ def _column_lineage(facts: VersionFacts, key: dg.AssetKey | None) -> dg.Metadata
 def _column_sources(facts: VersionFacts, key: dg.AssetKey | None) -> dg.MetadataValue | None:
     """Return a table of all recorded sources of columns. Dagster's own pages show `dagster/column_lineage` in Dagster+
     alone, and it has no column of a table that is no asset."""
+    if COLUMN_SOURCES not in facts.properties:
+        return None
     own = key.to_user_string() if key else None
 
     def name_of(source: ColumnSource) -> str:
