@@ -32,8 +32,9 @@ from lance_core.scan.vector_search import Metric, resolve_metric
 
 _SEED = 42
 _LARGE_TRAINING = 2 * 10**12
-"""Operations of a k-means with `ITERATIONS` from which it has `_LARGE_TRAINING_ITERATIONS`: half a minute of a core."""
-_LARGE_TRAINING_ITERATIONS = 25
+"""Operations of a k-means with `ITERATIONS`, about half a minute of a core, from which it ends when it gains little."""
+_LARGE_TRAINING_GAIN_MIN = 0.0002
+"""Share of the loss that an iteration of a large training gains at least; one that gains less is the last."""
 _CODEBOOK_GAIN_MIN = 0.0001
 """Share of the loss that an iteration of the k-means of a codebook gains at least; one that gains less is the last."""
 _LEFT_OUT_SHARE = 20
@@ -61,12 +62,15 @@ class TrainingPlan:
     def compression(self) -> str:
         return self.kind.rpartition("_")[2]
 
-    def iterations(self, dimension: int) -> int:
-        """Return the number of iterations of the k-means."""
-        if self.options.max_iters is not None:
-            return self.options.max_iters
+    @property
+    def iterations(self) -> int:
+        """Largest number of iterations of the k-means."""
+        return self.options.max_iters or ITERATIONS
+
+    def gain_min(self, dimension: int) -> float:
+        """Return the share of the loss that an iteration gains at least, unless it is the last."""
         is_large = self.operations_of_iteration(dimension) * ITERATIONS > _LARGE_TRAINING
-        return _LARGE_TRAINING_ITERATIONS if is_large else ITERATIONS
+        return _LARGE_TRAINING_GAIN_MIN if is_large and self.options.max_iters is None else 0.0
 
     def operations_of_iteration(self, dimension: int) -> int:
         """Return the number of multiplications and additions of an iteration of the k-means."""
@@ -191,12 +195,13 @@ def _cluster(vectors: Vectors, plan: TrainingPlan) -> tuple[Vectors, float]:
     clustering = faiss().Kmeans(
         vectors.shape[1],
         partitions,
-        niter=plan.iterations(vectors.shape[1]),
+        niter=plan.iterations,
         seed=_SEED,
         max_points_per_centroid=max(1, plan.options.sample_rate),
         min_points_per_centroid=1,
         spherical=plan.metric is Metric.DOT,
     )
+    clustering.cp.early_stop_threshold = plan.gain_min(vectors.shape[1])
     clustering.train(vectors)
     return clustering.centroids.reshape(partitions, -1), float(clustering.obj[-1])
 

@@ -276,7 +276,7 @@ def _training_plan(base: Snapshot, work: IndexWork) -> tuple[TrainingPlan, int]:
 
 
 def _training_operations(plan: TrainingPlan, dimension: int) -> int:
-    return plan.iterations(dimension) * plan.operations_of_iteration(dimension)
+    return plan.iterations * plan.operations_of_iteration(dimension)
 
 
 def _is_complete(store: Store, recorded: RecordedSegment) -> bool:
