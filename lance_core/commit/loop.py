@@ -166,7 +166,7 @@ class _CommitLoop:
         """Read the history. In the first attempt on a store that serves concurrent requests, write the file of our
         transaction at the same time, which saves the time of one request."""
         store = self._location.store
-        if self._attempts or self._transaction_file.name or requests_max(store) == 1:
+        if self._attempts or self._transaction_file.name or self._deferring is not None or requests_max(store) == 1:
             return self._read_history()
         head = self._base.manifest if isinstance(self._base, Snapshot) else self._base
         files = self._transaction_file.files_to_write(self._ours, head, self._runtime)
