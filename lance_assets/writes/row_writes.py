@@ -34,6 +34,7 @@ class SparkAppend(Write):
     fn: Rows
     summary: ClassVar[str] = "Appends rows to"
     context_arguments: ClassVar[int] = 2
+    reports_progress: ClassVar[bool] = False
 
     def check(self) -> None:
         self.check_function(self.fn, signature=_FRAME)

@@ -81,6 +81,8 @@ class Write(WriteSettings, ABC):
     """True if one execution may commit more than one version."""
     is_named_by_its_table: ClassVar[bool] = False
     """True if the name may be empty until the write belongs to a table, which then derives it."""
+    reports_progress: ClassVar[bool] = True
+    """True if the operation reports its progress, which goes to the log of the run."""
     is_remote: ClassVar[bool] = False
     """True if the Spark session of the write is in another process, which the write launches."""
     context_arguments: ClassVar[int] = 0

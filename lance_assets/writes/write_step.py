@@ -6,7 +6,7 @@ checks.
 
 import inspect
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -172,8 +172,7 @@ class _Step:
             return SparkWriteOptions(intent=intent, properties=properties, audit=audit, **ledger.access())
 
         try:
-            log = log_reports(self.context.log.info)
-            with cancel_with_caller(spark) if spark else nullcontext(), reporting(log, self.write.name):
+            with cancel_with_caller(spark) if spark else nullcontext(), self._progress_in_log():
                 committed = self.write.execute(write_context, make_options)
         except AuditFailed as error:
             for evaluation in audit.evaluations(key, error.detached_version) if audit else ():
@@ -186,6 +185,12 @@ class _Step:
             self._record_intermediate_versions(version_before, committed)
         results = [*self._audit_results(audit, committed), *write_context.check_results]
         return self._record(committed, results, write_context.metadata)
+
+    def _progress_in_log(self) -> AbstractContextManager[object]:
+        """Return a context in which progress reports go to the log of the run."""
+        if not self.write.reports_progress:
+            return nullcontext()
+        return reporting(log_reports(self.context.log.info), self.write.name)
 
     def _input_values(self, ctx: WriteContext) -> dict[str, object]:
         """Return the loaded inputs, and a DataFrame of the newest version of each table among the inputs."""

@@ -238,13 +238,22 @@ def _open_stream(data: SupportsArrowStream) -> pa.RecordBatchReader:
 
 def _with_whole_numbers(rows: pa.Table, known: Mapping[str, pa.DataType]) -> pa.Table:
     """Return the rows of a data frame of pandas with whole floats as integers in the columns that store integers:
-    pandas makes floats of integers if one of them is missing."""
+    pandas makes floats of integers if one of them is missing.
+
+    A column with a number so large that pandas may have rounded it stays one of floats, whose type is refused later."""
     for at, field in enumerate(rows.schema):
         stored = known.get(field.name, field.type)
-        if pa.types.is_floating(field.type) and pa.types.is_integer(stored):
+        if pa.types.is_floating(field.type) and pa.types.is_integer(stored) and _has_exact_integers(rows.column(at)):
             with suppress(pa.ArrowInvalid):  # the type is refused later, with the name of the table
                 rows = rows.set_column(at, field.with_type(stored), rows.column(at).cast(stored))
     return rows
+
+
+def _has_exact_integers(floats: pa.ChunkedArray) -> bool:
+    """Return whether no number is as large as the first integer that the type of the floats cannot represent."""
+    limit = 2 ** (np.finfo(floats.type.to_pandas_dtype()).nmant + 1)
+    largest = pc.max(pc.abs(floats.cast(pa.float64()))).as_py()
+    return largest is None or largest < limit
 
 
 def _has_class_of(value: object, *libraries: str) -> bool:
@@ -324,7 +333,7 @@ def _array(values: Any, stored: pa.DataType | None) -> pa.Array:
 
 def _array_of_rows(values: np.ndarray[Any, Any]) -> pa.Array:
     """Return a matrix, or an array of more dimensions, as one list of fixed size for each row."""
-    array = pa.array(np.ascontiguousarray(values).reshape(-1))
+    array = pa.array(values.reshape(-1))  # keeps the mask of a masked array
     for size in reversed(values.shape[1:]):
         array = pa.FixedSizeListArray.from_arrays(array, size)
     return array

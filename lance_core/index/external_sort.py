@@ -22,14 +22,15 @@ from lance_core.index.ordering import Key, Ordering, concat_arrays
 
 BUDGET_BYTES = 32 << 20
 """Bytes of values and row numbers that the first runs hold in memory; sorting them takes about three times as much.
-Spilling costs no processor time: smaller runs are sorted in the caches of the processor."""
-_BUDGET_GROWTH = 32
-"""Number of runs after which the budget has doubled. 150 GB of rows make 550 runs, the last of 600 MB."""
+Small runs are sorted in the caches of the processor, which pays for spilling them, while there are few of them."""
+_BUDGET_BYTES_MAX = 512 << 20
+_RUNS_PER_BUDGET = 8
+"""Number of runs after which the budget doubles: a merge of many runs takes more time for each row."""
 _BLOCK_ROWS = 1 << 16
 _SPILLED_ROWS = 1 << 12
 """Rows of a batch in a run: the least that a merge holds of it."""
-_MERGED_ROWS = 1 << 18
-"""Rows that a merge holds of all runs, if `_SPILLED_ROWS` of each are not more."""
+_MERGED_ROWS = 1 << 20
+"""Rows that a merge holds of all runs, at most `_BLOCK_ROWS` and at least `_SPILLED_ROWS` of each."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class Sorter:
 
     def _run_bytes(self) -> int:
         runs = 0 if self._spilled is None else self._spilled.count
-        return self.budget + self.budget * runs // _BUDGET_GROWTH
+        return min(self.budget << runs // _RUNS_PER_BUDGET, max(self.budget, _BUDGET_BYTES_MAX))
 
     def _spill(self) -> None:
         if self._spilled is None:
@@ -118,7 +119,7 @@ class _SpilledRuns:
             yield from _read_run(self._paths(number)[0])
 
     def runs(self) -> list[Iterator[pa.RecordBatch]]:
-        batches = max(1, _MERGED_ROWS // (self.count * _SPILLED_ROWS))
+        batches = max(1, min(_BLOCK_ROWS, _MERGED_ROWS // self.count) // _SPILLED_ROWS)
         return [_read_run(self._paths(number)[1], batches) for number in range(self.count)]
 
     def _paths(self, number: int) -> tuple[Path, Path]:

@@ -126,7 +126,7 @@ def test_runs_grow_with_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         values = [batch.column(VALUE).to_numpy() for batch in sorter.sorted_batches()]
         assert np.array_equal(np.concatenate(values), np.arange(1, rows + 1))
     # Four times the rows would make four times as many runs of one size.
-    assert 40 < counts[0] < counts[1] < 3 * counts[0]
+    assert 20 < counts[0] < counts[1] < 2 * counts[0]
 
 
 def test_closing_the_iterator_removes_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_core import Table
+from lance_core import SchemaMismatch, Table
 
 COLUMNS: dict[str, tuple[pa.DataType, pa.DataType, st.SearchStrategy]] = {
     "i": (pa.int64(), pa.int16(), st.integers(-(2**15), 2**15 - 1)),
@@ -156,6 +156,25 @@ def test_an_index_of_pandas_with_a_name_is_a_column(tmp_path: Path) -> None:
     ]
     levels = pd.DataFrame({"price": [1.0]}, index=pd.MultiIndex.from_tuples([(1, "x", 5)], names=["key", None, "n"]))
     assert sorted(table.refresh().overwrite(levels).table.schema.names) == ["key", "n", "price"]
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("float64", 2**53), ("float32", 2**24), ("float16", 2**11)])
+def test_integers_that_pandas_may_have_rounded_are_refused(tmp_path: Path, dtype: str, limit: int) -> None:
+    table = Table.create(tmp_path / "t", pa.table({"id": pa.array([limit, limit + 1])}), durable=False)
+    assert table.append(pd.DataFrame({"id": np.array([limit - 1], dtype)})).rows_added == 1
+    for number in (limit, -limit):
+        with pytest.raises(SchemaMismatch, match="id"):
+            table.upsert(pd.DataFrame({"id": np.array([number], dtype)}), on="id")
+
+
+def test_masked_arrays_have_nulls(tmp_path: Path) -> None:
+    mask = [[False, True], [False, False]]
+    values = {
+        "one": np.ma.masked_array([1.0, 2.0], mask=mask[0]),
+        "two": np.ma.masked_array(np.ones((2, 2)), mask=mask),
+    }
+    table = Table.create(tmp_path / "t", values, durable=False)
+    assert table.to_table().to_pylist() == [{"one": 1.0, "two": [1.0, None]}, {"one": None, "two": [1.0, 1.0]}]
 
 
 def test_integers_of_pandas_remain_integers_if_one_is_missing(tmp_path: Path) -> None:
