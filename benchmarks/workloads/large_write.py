@@ -49,10 +49,10 @@ class LargeWrite:
 
     def cases(self, stage: Stage) -> Generator[Case, None, None]:
         tasks = _TASKS[stage.scale]
-        local = _LocalPlace(stage.workspace)
+        local = _LocalStorage(stage.workspace)
         yield _case("local disk", partial(_LargeWriteRunner, local, tasks))
         with s3_process() as server:
-            remote = _S3Place(server, stage.workspace / "source")
+            remote = _S3Storage(server, stage.workspace / "source")
             yield _case("object store at 30 ms", partial(_LargeWriteRunner, remote, tasks))
 
 
@@ -64,7 +64,7 @@ def _case(name: str, enter: Callable[[], Runner]) -> Case:
 
 
 @dataclass(slots=True)
-class _LocalPlace:
+class _LocalStorage:
     workspace: Path
     options: Mapping[str, str] = field(default_factory=dict)
     _numbers: "count[int]" = field(default_factory=count)
@@ -84,14 +84,14 @@ class _LocalPlace:
                 os.link(source, data / each)
 
     def set_waiting(self, is_waiting: bool) -> None:
-        """A disk answers as it does."""
+        """Do nothing: a disk has no artificial latency."""
 
     def remove(self, uri: str) -> None:
         shutil.rmtree(uri)
 
 
 @dataclass(slots=True)
-class _S3Place:
+class _S3Storage:
     server: S3Process
     directory: Path
     _numbers: "count[int]" = field(default_factory=count)
@@ -129,7 +129,7 @@ class _S3Place:
 
 @dataclass(slots=True)
 class _LargeWriteRunner:
-    place: _LocalPlace | _S3Place
+    storage: _LocalStorage | _S3Storage
     tasks: int
     _uri: str = ""
     _planned: PlannedWrite | None = None
@@ -138,24 +138,24 @@ class _LargeWriteRunner:
 
     def before(self) -> None:
         if self._uri:
-            self.place.remove(self._uri)
-        self._uri = self.place.create()
+            self.storage.remove(self._uri)
+        self._uri = self.storage.create()
         planned = begin_append(
             self._uri,
             _ROWS.schema,
             create=False,
             intent="one large write",
             limits=FileLimits(1_000, 2**20),
-            storage_options=self.place.options,
+            storage_options=self.storage.options,
         )
         assert isinstance(planned, PlannedWrite)
         (batch,) = WriteTask(planned.plan)(iter(_ROWS.to_batches()))
         first = Fragment.decode(batch["fragment"][0].as_py())
         name = first.message.files[0].path
         names = [f"{number:06}-{name[7:]}" for number in range(self.tasks - 1)]
-        self.place.copy_file(self._uri, name, names)
+        self.storage.copy_file(self._uri, name, names)
         self._planned, self._results = planned, _results_of(first, [name, *names])
-        self.place.set_waiting(True)
+        self.storage.set_waiting(True)
         self._memory.begin_call()
 
     def call(self) -> None:
@@ -165,15 +165,15 @@ class _LargeWriteRunner:
 
     def call_figures(self) -> CallFigures:
         memory = self._memory.end_call()
-        self.place.set_waiting(False)
+        self.storage.set_waiting(False)
         assert self._results is not None
-        table = Table.open(self._uri, storage_options=self.place.options)
+        table = Table.open(self._uri, storage_options=self.storage.options)
         head = table._snapshot.location.own_store.head(table.manifest.path)
         assert head is not None
         return CallFigures(peaks={"result bytes": self._results.nbytes, "manifest bytes": head.size, **memory})
 
     def facts(self) -> Facts:
-        return {"rows": Table.open(self._uri, storage_options=self.place.options).count_rows()}
+        return {"rows": Table.open(self._uri, storage_options=self.storage.options).count_rows()}
 
 
 def _results_of(fragment: Fragment, names: list[str]) -> pa.Table:

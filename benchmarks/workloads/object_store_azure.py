@@ -1,8 +1,8 @@
 """Workload `object_store_azure`: the operations of `object_store` on the emulator of Azure, behind a proxy that answers
 each request after 30 ms.
 
-Cleanups are left out, since objects in the emulator are always young, ticks of sensors, which take the secrets of S3,
-and the commit of 10,000 files, which take Azurite minutes to store.
+Cleanups are left out, since objects in the emulator are always young, and so are ticks of sensors, which need the
+secrets of S3, and the commit of 10,000 files, which Azurite takes minutes to store.
 """
 
 from benchmarks.workloads.object_store import ObjectStore

@@ -104,8 +104,8 @@ def _check_expected(check: SearchCheck, expected: object) -> None:
 
 
 def _measures(found: Sequence[object], expected: Sequence[object], k: int) -> dict[str, float]:
-    """Return NDCG and recall of one query. An expected row counts 1, any other row 0, and a row whose key was found
-    before 0, too: keys may not be unique.
+    """Return NDCG and recall of one query. The gain of an expected row is 1. It is 0 for any other row, and for a row
+    whose key has already occurred in the result, since keys may not be unique.
 
     >>> _measures([1, 2, 2], [2], 3)
     {'ndcg': 0.6309297535714575, 'recall': 1.0}

@@ -359,8 +359,8 @@ def _column_lineage(facts: VersionFacts, key: dg.AssetKey | None) -> dg.Metadata
 
 
 def _column_sources(facts: VersionFacts, key: dg.AssetKey | None) -> dg.MetadataValue | None:
-    """Return a table of all recorded sources of columns. Dagster's own pages show `dagster/column_lineage` in Dagster+
-    alone, and it has no column of a table that is no asset."""
+    """Return a table of all recorded sources of columns. Only Dagster+ shows `dagster/column_lineage`, which cannot
+    refer to tables that are not assets."""
     if COLUMN_SOURCES not in facts.properties:
         return None
     own = key.to_user_string() if key else None

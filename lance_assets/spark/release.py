@@ -78,7 +78,7 @@ def check_environment() -> None:
 def check_pandas(pandas: str | None, numpy: str | None) -> None:
     """Raise `MissingDependency` if this release of pandas does not load beside this release of numpy, as on platforms
     whose pandas is older than the numpy that this package needs."""
-    if pandas and numpy and _numbers(numpy) >= _NUMPY_2 and _numbers(pandas) < _PANDAS_FOR_NUMPY_2:
+    if pandas and numpy and _release_numbers(numpy) >= _NUMPY_2 and _release_numbers(pandas) < _PANDAS_FOR_NUMPY_2:
         raise MissingDependency(
             f"Spark imports pandas, and pandas {pandas} does not load with numpy {numpy}; install a newer one on the "
             "driver and on the executors with: pip install 'pandas>=2.2.3'"
@@ -93,7 +93,7 @@ def _installed_version(package: str) -> str | None:
         return None
 
 
-def _numbers(release: str) -> tuple[int, ...]:
+def _release_numbers(release: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", release)[:3]))
 
 

@@ -141,8 +141,8 @@ def _check_column_storable(top: Field, version: StorageVersion) -> None:
             )
         if of_structs and (field is not top or any(node.logical_type in _LISTS for node in field.walk())):
             raise Unsupported(
-                f"column {top.name!r} nests a fixed-size list of structs: inside a struct, or with other lists "
-                "around or inside it, it could be written but not read back"
+                f"column {top.name!r} nests a fixed-size list of structs in a struct or a list, or lists in "
+                "it, which could be written but not read back; use lists of variable size"
             )
 
 

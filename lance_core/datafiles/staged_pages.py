@@ -38,7 +38,7 @@ from lance_core.format.page_view import (
     select_pages,
 )
 from lance_core.format.schema import Field
-from lance_core.storage.concurrency import SharedThreads
+from lance_core.storage.concurrency import SharedThreadPool
 from lance_core.storage.local import LocalStore
 from lance_core.storage.lru_cache import LruCache
 from lance_core.storage.store import Store
@@ -61,7 +61,7 @@ _WHOLE_BYTES_MAX = 4 << 20
 _MOST = 0.5
 """A file of at most `_WHOLE_BYTES_MAX` is read by one request if this share of its columns is requested."""
 _CACHED_PROJECTIONS_MAX = 64
-_request_threads = SharedThreads("lance-range")
+_request_threads = SharedThreadPool("lance-range")
 
 ReadRange = Callable[[str, int, int], bytes]
 """Function that reads a range of a file: path, position, number of bytes."""

@@ -23,7 +23,8 @@ _UNITS_OF_A_NUMBER_MAX = 2
 """Maximum size of an array element in memory, in units of four bytes; it is encoded in one byte or more."""
 _CHUNK_BYTES = 1 << 18
 _SCANNED_BYTES_MAX = 32 << 20
-"""Above this size, there are hardly few enough bytes that may be the length of a small part."""
+"""Size above which a message nearly always has more bytes below 16 than it may have small parts, so that counting them
+proves nothing."""
 _LENGTH_DELIMITED = 2
 _WIRE_TYPE = 7
 _CONTINUATION_BIT = 0x80
@@ -57,8 +58,9 @@ def is_small(message: bytes) -> bool:
     return len(message) < _PART_BYTES_MIN * SMALL_PARTS.maximum
 
 
-def is_plainly_harmless(message: bytes) -> bool:
-    """Return whether the bytes alone show that a message has few parts and numbers: a millisecond for each 5 MB."""
+def has_provably_few_parts(message: bytes) -> bool:
+    """Return whether the bytes prove, without being parsed, that a message has few parts and numbers. This takes a
+    millisecond for each 5 MB."""
     if len(message) > _SCANNED_BYTES_MAX or not _has_few_numbers(message):
         return False
     return _count_small_bytes(np.frombuffer(message, dtype=np.uint8)) <= SMALL_PARTS.maximum

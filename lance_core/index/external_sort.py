@@ -5,8 +5,8 @@ split.
     choose_splitters(order, sample, parts)       for ranges that are sorted separately
 
 Rows that exceed the budget are sorted in runs, spilled to temporary files and merged; a value that most rows have
-costs no more than others. Later runs are larger, so that neither the number of runs nor the memory grows as fast as
-the rows. NULL comes first and is never sorted.
+costs no more than others. Later runs are larger, so that the number of runs and the memory grow more slowly than the
+number of rows. NULL comes first and is never sorted.
 """
 
 import tempfile
@@ -22,15 +22,15 @@ from lance_core.index.ordering import Key, Ordering, concat_arrays
 
 BUDGET_BYTES = 32 << 20
 """Bytes of values and row numbers that the first runs hold in memory; sorting them takes about three times as much.
-Small runs are sorted in the caches of the processor, which pays for spilling them, while there are few of them."""
+Small runs are sorted in the caches of the processor, which saves the time of spilling them if there are few."""
 _BUDGET_BYTES_MAX = 512 << 20
 _RUNS_PER_BUDGET = 8
 """Number of runs after which the budget doubles: a merge of many runs takes more time for each row."""
 _BLOCK_ROWS = 1 << 16
 _SPILLED_ROWS = 1 << 12
-"""Rows of a batch in a run: the least that a merge holds of it."""
+"""Rows of a batch in a run: the minimum that a merge holds of a run in memory."""
 _MERGED_ROWS = 1 << 20
-"""Rows that a merge holds of all runs, at most `_BLOCK_ROWS` and at least `_SPILLED_ROWS` of each."""
+"""Rows of all runs that a merge holds in memory: at most `_BLOCK_ROWS` and at least `_SPILLED_ROWS` of each."""
 
 
 @dataclass(slots=True)

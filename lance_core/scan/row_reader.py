@@ -28,10 +28,10 @@ from lance_core.scan.morsels import PICK_ONE_IN, LiveFragment, Morsel, manifest_
 from lance_core.scan.plan import ScanPlan
 from lance_core.scan.selection import Offsets
 from lance_core.scan.system_columns import SYSTEM_COLUMN_NAMES, SystemColumns
-from lance_core.storage.concurrency import SharedThreads, requests_max
+from lance_core.storage.concurrency import SharedThreadPool, requests_max
 from lance_core.versions.location import Location
 
-_late_threads = SharedThreads("lance-late")
+_late_threads = SharedThreadPool("lance-late")
 _PICK_ALL_COLUMNS_MAX = 1024
 """Selected rows that are picked with all of their columns before the filter is evaluated."""
 

@@ -2,7 +2,7 @@
 
 How many calls run at the same time is a property of the store: an object store allows as many as its limiter
 (`request_limiter.py`), every other store one. Results come in the order of the items. Start with `map_requests`, and
-with `ConcurrentCalls` for a few different calls. `SharedThreads` bounds the threads of all callers together.
+with `ConcurrentCalls` for a few different calls. `SharedThreadPool` bounds the threads of all callers together.
 """
 
 import os
@@ -104,7 +104,7 @@ class ConcurrentCalls:
         return self._pool.submit(run_in_scope, self._scope, call).result
 
 
-class SharedThreads:
+class SharedThreadPool:
     """Threads that all callers of a process share, for calls that wait for a store. A module holds one instance.
 
     A call that runs in such a thread and maps over the same instance makes its calls itself, one after another: it
@@ -112,10 +112,10 @@ class SharedThreads:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        self._reset_after_fork()
+        os.register_at_fork(after_in_child=self._reset_after_fork)
 
-    def _forget(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Start without threads in a forked process, which has none of its parent's."""
         self._pools: dict[int, ThreadPoolExecutor] = {}
         self._lock = Lock()

@@ -1,5 +1,5 @@
-"""Tables with vector indices of old releases of pylance: `python -m tests.golden.old_vector_indices` writes them anew
-into `vector_indices.tar.xz`.
+"""Tables with vector indices of old releases of pylance: `python -m tests.golden.old_vector_indices` rewrites
+`vector_indices.tar.xz`.
 
 The recipes run inside the environment of each release, so the module imports only that release, pyarrow and numpy when
 it is started with a directory. Their names are `<release>/<type>-<metric>`, with `-legacy` for the layout in one file.

@@ -1,10 +1,10 @@
 """Best documents: finds the best documents of one partition for terms that are required, optional or excluded.
 
-`best_documents` scores few documents. Candidates are the documents of one term after the other, those with the largest
-weights first, each with an upper bound of its score. The candidates with the largest bounds are scored first; their
-k-th best score is a floor that excludes the others, and terms that cannot reach it by themselves (MaxScore). Equal
-scores are ordered by table position. Sums are computed for each document in the order of the terms in the query, so
-that equal documents have equal scores.
+`find_best_documents` scores few documents. Candidates are the documents of one term after the other, those with the
+largest weights first, each with an upper bound of its score. The candidates with the largest bounds are scored first;
+their k-th best score is a floor that excludes the others, and terms that cannot reach it by themselves (MaxScore).
+Equal scores are ordered by table position. Sums are computed for each document in the order of the terms in the query,
+so that equal documents have equal scores.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from lance_core.index.text.scoring import (
 )
 
 _SCORED_AT_ONCE = 1024
-"""Documents that are scored without looking for a bound first."""
+"""Maximum number of documents that are all scored, without bounds."""
 _FIRST_CHUNK = 256
 """Candidates that are scored first, or twice `k` if that is more."""
 _SAMPLE = 2048
@@ -61,7 +61,7 @@ class PartitionQuery:
     groups: tuple[Group, ...]
     excluded: tuple[Scorer, ...] = ()
     verify: Verify | None = None
-    """Condition in addition, which takes longer to check."""
+    """Additional condition, which takes longer to check than the terms."""
 
     @property
     def can_match(self) -> bool:
@@ -76,7 +76,7 @@ class PartitionQuery:
 
     @property
     def driving_terms(self) -> tuple[Term, ...]:
-        """Terms of which every match has one: those of the rarest required group, or else all."""
+        """The terms of the rarest required group, or else all terms: every match has at least one of them."""
         required = [group for group in self.groups if group.is_required]
         return min(required, key=lambda group: group.count).terms if required else self.terms
 
@@ -93,15 +93,15 @@ class ScoredDocuments:
         return cls(np.empty(0, dtype=np.int32), np.empty(0))
 
 
-def all_documents(query: PartitionQuery, allowed: Allowed | None, documents: int) -> ScoredDocuments:
+def find_all_documents(query: PartitionQuery, allowed: Allowed | None, documents: int) -> ScoredDocuments:
     """Return all documents that match, ascending. `documents` is the number of documents of the partition."""
     if not query.can_match:
         return ScoredDocuments.empty()
     candidates = unite([term.scores.documents for term in query.driving_terms], documents)
-    return _verified(query, _score(query, _within(candidates, allowed)))
+    return _verify(query, _score(query, _select_allowed(candidates, allowed)))
 
 
-def best_documents(
+def find_best_documents(
     query: PartitionQuery, k: int, allowed: Allowed | None, order: Ints, documents: int
 ) -> ScoredDocuments:
     """Return the best `k` documents, and maybe some others, in no order. `order` is the table position of each."""
@@ -110,10 +110,10 @@ def best_documents(
     driving = query.driving_terms
     count = sum(term.scores.count for term in driving)
     if allowed is not None and len(allowed.documents) * max(1, len(query.terms)) < count:
-        return reduce_to_best(_verified(query, _score(query, allowed.documents)), k, order)
+        return reduce_to_best(_verify(query, _score(query, allowed.documents)), k, order)
     if count <= _SCORED_AT_ONCE:
         candidates = unite([term.scores.documents for term in driving], documents)
-        return reduce_to_best(_verified(query, _score(query, _within(candidates, allowed))), k, order)
+        return reduce_to_best(_verify(query, _score(query, _select_allowed(candidates, allowed))), k, order)
     if len(query.terms) == 1 and not query.excluded and query.verify is None:
         (term,) = query.terms
         if isinstance(term.scores, ScoredList):
@@ -159,7 +159,7 @@ def _score(query: PartitionQuery, documents: Documents) -> ScoredDocuments:
     return ScoredDocuments(documents[matches], scores[matches])
 
 
-def _verified(query: PartitionQuery, found: ScoredDocuments) -> ScoredDocuments:
+def _verify(query: PartitionQuery, found: ScoredDocuments) -> ScoredDocuments:
     if query.verify is None or not len(found.documents):
         return found
     holds = query.verify(found.documents)
@@ -199,7 +199,7 @@ class _BestSearch:
 
     def _add(self, candidates: Documents, terms: Sequence[Term], groups: Sequence[Group]) -> None:
         """Score the candidates that can be among the best. Their scores are those of the terms and groups."""
-        candidates = _within(candidates, self._allowed)
+        candidates = _select_allowed(candidates, self._allowed)
         bounds = np.zeros(len(candidates), dtype=np.float32)
         for term in terms:
             bounds += np.float32(term.factor * SLACK) * term.scores.upper_bounds(candidates)
@@ -231,7 +231,7 @@ class _BestSearch:
             size *= 4
 
     def _score(self, candidates: Documents) -> None:
-        found = _verified(self._query, _score(self._query, candidates))
+        found = _verify(self._query, _score(self._query, candidates))
         together = concatenate([self._best, found])
         if len(together.documents) > len(found.documents):
             _, first = np.unique(together.documents, return_index=True)
@@ -256,7 +256,7 @@ def concatenate(parts: Sequence[ScoredDocuments]) -> ScoredDocuments:
     )
 
 
-def _within(documents: Documents, allowed: Allowed | None) -> Documents:
+def _select_allowed(documents: Documents, allowed: Allowed | None) -> Documents:
     return documents if allowed is None else documents[allowed.mask[documents]]
 
 
@@ -268,7 +268,7 @@ def _best_of_term(scores: ScoredList, factor: float, k: int, allowed: Allowed | 
         threshold = np.partition(maxima, len(maxima) - count)[len(maxima) - count]
         if count == len(maxima):
             threshold = np.float32(0)
-        places = _places_reaching(threshold, weights, maxima)
+        places = _find_places_reaching(threshold, weights, maxima)
         found = listed[places]
         if allowed is not None:
             is_allowed = allowed.mask[found]
@@ -278,7 +278,7 @@ def _best_of_term(scores: ScoredList, factor: float, k: int, allowed: Allowed | 
         count = min(len(maxima), count * 8)
 
 
-def _places_reaching(threshold: np.float32, weights: Weights, maxima: Weights) -> Ints:
+def _find_places_reaching(threshold: np.float32, weights: Weights, maxima: Weights) -> Ints:
     """Return the places of the weights that reach a threshold. `maxima` has the largest weight of each block."""
     blocks = np.flatnonzero(maxima >= threshold)
     if len(blocks) * _BLOCKS_SHARE > len(maxima):

@@ -31,9 +31,11 @@ class CheckedPartition:
     partition: Partition
     scope: ScopedSegment
 
-    def _read(self, read: Callable[Arguments, Result], *given: Arguments.args, **named: Arguments.kwargs) -> Result:
+    def _read(
+        self, read: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
+    ) -> Result:
         try:
-            return read(*given, **named)
+            return read(*arguments, **keywords)
         except UNREADABLE_ERRORS as error:
             raise UnreadableSegment(self.scope, error) from error
 

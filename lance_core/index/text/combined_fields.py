@@ -1,8 +1,8 @@
-"""Combined fields: several columns as one text, of which BM25 is computed (BM25F).
+"""Combined fields: the BM25 score of several columns as one text (BM25F).
 
 The frequency of a term is the sum over the columns of its frequency times the weight of the column, and so is the
-length of a document. As in Lance, a term is contained in as many documents as in the column that has it most often, and
-the number of documents is that of the column with most of them. A term that the query repeats counts once.
+length of a document. As in Lance, the document frequency of a term is the largest of those in the columns, and so is
+the number of documents. A term that the query repeats counts once.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Filter search: the rows of a text segment that can make a condition of an ordinary filter true."""
+"""Filter search: finds the rows of a full-text segment that can satisfy a condition of an ordinary filter."""
 
 from functools import reduce
 
@@ -12,7 +12,7 @@ from lance_core.index.text.filter_terms import required_terms
 from lance_core.index.text.segment_reader import TextPartition, TextSegment
 
 _ROWS_SHARE = 8
-"""If more than one row in this many has all terms, the texts are read instead: that takes as long as a re-check."""
+"""If more than one row in this many has all terms, the texts are read instead, which takes as long as a re-check."""
 
 
 class FilterSearcher:

@@ -1,8 +1,8 @@
-"""Filter terms: the terms that every text has that makes a condition of an ordinary filter true.
+"""Filter terms: finds the terms that every text has if it satisfies a condition of an ordinary filter.
 
-A text index lists words, and a filter compares characters, so that the rows with all terms are candidates that have to
-be re-checked. Equal texts have equal terms. A text that contains a piece of text has the words inside of it, but not
-the first and the last one, which may be parts of longer words; n-grams have no such borders.
+A full-text index lists words and a filter compares characters, so the rows with all terms are candidates that have to
+be re-checked. Equal texts have equal terms. A text that contains a piece of text has the words inside the piece. The
+first and the last word of the piece are left out, since they may be parts of longer words; n-grams are all used.
 """
 
 import re
@@ -15,7 +15,7 @@ from lance_core.index.text.analyzer import Analyzer
 
 _PIECES = re.compile(r"%|_|(?:[^\\%_]|\\.|\\$)+", re.DOTALL)
 _FUNCTIONS = {"contains": (False, False), "starts_with": (True, False), "ends_with": (False, True)}
-"""Functions of a piece of text: whether it is at the start and at the end of the whole text."""
+"""Functions that search for a piece of text, with whether it begins and whether it ends the whole text."""
 _WORD_TOKENIZERS = frozenset({"simple", "whitespace"})
 
 

@@ -3,7 +3,7 @@
     worker    write_range(...)        terms and posting lists between two terms      a segment with one partition
     worker    SegmentWriter.join      all ranges, one after the other                the partition
 
-The documents of all partitions are numbered anew, in the order of the partitions, so that every range can be written
+The documents of all partitions are renumbered in the order of the partitions, so that every range can be written
 by itself. `tasks/indices/text_build.py` divides the work.
 """
 
@@ -50,9 +50,9 @@ class MergedPartition:
     source: MergeInput
     partition: TextPartition
     retained: npt.NDArray[np.bool_]
-    """Documents that the merged partition has, too."""
+    """Mask of the documents that the merged partition retains."""
     documents: PartitionDocuments
-    """These documents, with their current row numbers."""
+    """The retained documents, with their current row numbers."""
 
     @classmethod
     def of(cls, source: MergeInput, number: int, parameters: TextParameters) -> "MergedPartition":

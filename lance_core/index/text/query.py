@@ -21,8 +21,8 @@ from lance_core.index.text.best_documents import (
     Allowed,
     PartitionQuery,
     ScoredDocuments,
-    all_documents,
-    best_documents,
+    find_all_documents,
+    find_best_documents,
 )
 from lance_core.index.text.phrases import PhraseVerifier
 from lance_core.index.text.posting_decoder import LARGE_BLOCK_DOCUMENTS, Documents, Ints
@@ -200,9 +200,9 @@ class ColumnQueries:
         for view, allowed, partition_query in zip(self._views, self._allowed, resolved, strict=True):
             count = len(view.positions)
             if k is None:
-                found = all_documents(partition_query, allowed, count)
+                found = find_all_documents(partition_query, allowed, count)
             else:
-                found = best_documents(partition_query, k, allowed, view.positions, count)
+                found = find_best_documents(partition_query, k, allowed, view.positions, count)
             positions.append(view.positions[found.documents])
             scores.append(found.scores)
         rows = ScoredRows.sorted(np.concatenate(positions), np.concatenate(scores))

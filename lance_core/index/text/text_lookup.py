@@ -30,7 +30,7 @@ from lance_core.versions.snapshot import Snapshot
 _FRAGMENTS_IN_ORDER_MAX = 256
 """Number of fragments up to which ascending addresses are translated a fragment at a time."""
 SEARCHED_TEXTS_BYTES_MAX = 256 << 20
-"""Bytes of the table positions of documents, of scanned texts and of filters that searches of all tables keep."""
+"""Bytes of the table positions of documents, of scanned texts and of filters that searches of all tables cache."""
 _VERSIONS_CACHED_MAX = 8
 _SEGMENTS_CACHED_MAX = 128
 
@@ -46,7 +46,7 @@ class SharedCache(Generic[Key, Value]):
     """Values of one kind that belong to one lookup, in the cache of all searches."""
 
     lookup: int
-    """Number of the lookup, which no other has."""
+    """Unique number of the lookup."""
     kind: str
 
     def get(self, key: Key) -> Value | None:

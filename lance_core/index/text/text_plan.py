@@ -151,8 +151,8 @@ def _granularity_of_leaf(
     if leaf.document_granularity is not None:
         if leaf.document_granularity == "list_element" and not is_list(column_type(base, leaf.column)):
             raise InvalidInput(
-                f"{base.location.uri}: column {leaf.column!r} is no list, whose elements document_granularity="
-                "'list_element' scores"
+                f"{base.location.uri}: document_granularity='list_element' needs a column of lists, which "
+                f"{leaf.column!r} is not; leave the argument out to score rows"
             )
         return leaf.document_granularity
     recorded = granularities_on(leaf.column)

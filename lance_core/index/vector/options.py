@@ -43,14 +43,14 @@ class VectorOptions:
         return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
 
     def to_hints(self) -> Mapping[str, str]:
-        """Return the entries that record how an index is trained which is not built yet, with the names of pylance."""
+        """Return the training options of an index that is not built yet, as entries with the names of pylance."""
         recorded = {_MAX_ITERS: self.max_iters, _SAMPLE_RATE: self.sample_rate}
         return {name: str(number) for name, number in recorded.items() if number is not None}
 
     @classmethod
     def of_details(cls, details: VectorDetails) -> "VectorOptions":
-        """Return the options of an index whose details alone are known. The number of iterations that pylance records
-        if its caller chose none is no choice."""
+        """Return the options that the details of an index record. pylance also records the default number of
+        iterations, which therefore counts as not chosen."""
         graph = details.graph
         max_iters = _number(details.hints, _MAX_ITERS)
         return cls(
@@ -80,6 +80,6 @@ class VectorOptions:
 
 
 def _number(hints: Mapping[str, str], name: str) -> int | None:
-    """Return a number from 1 that the hints record."""
+    """Return the positive number that the hints record under this name; `None` without one."""
     text = hints.get(name, "")
     return int(text) if text.isdecimal() and 0 < int(text) < 1 << 31 else None

@@ -78,7 +78,7 @@ class TrainingPlan:
 
     @property
     def vectors_min(self) -> int:
-        """Vectors without which there is nothing to train."""
+        """Minimum number of vectors that training needs."""
         return 1 << self.options.bits if self.compression == "PQ" else 1
 
 

@@ -1,4 +1,4 @@
-"""Listings of S3: reads the objects of a listing from its XML.
+"""S3 listing: reads the objects of a listing from its XML.
 
 botocore builds its result in several passes over each element, which takes 20 to 40 milliseconds of processor time for
 a page of a thousand objects, ten times as long as this module. Anything unusual is left to botocore.
@@ -16,7 +16,7 @@ _NAMES = ("Contents", "Key", "Size", "LastModified", "ETag")
 def read_objects(
     parse_time: Callable[[str], datetime], response_dict: dict[str, Any], customized_response_dict: dict[str, Any]
 ) -> None:
-    """Handle the event of botocore before it parses a listing: move the objects of the response to the result.
+    """Move the objects of a listing from the response to the result, before botocore parses the response.
 
     `response_dict` is the HTTP response, and entries of `customized_response_dict` become part of the result."""
     if response_dict["status_code"] != 200:
@@ -36,7 +36,7 @@ def split_listing(body: bytes, parse_time: Callable[[str], datetime]) -> tuple[l
     root = ElementTree.fromstring(body)
     namespace, found, after = root.tag.rpartition(_ROOT)
     if not found or after:
-        raise ValueError(f"the listing is a {root.tag}")
+        raise ValueError(f"the listing is an XML element {root.tag}")
     tag, key, size, modified, etag = (f"{namespace}{name}" for name in _NAMES)
     rest = ElementTree.Element(root.tag)
     objects = []

@@ -32,7 +32,7 @@ from lance_core.tasks.ingest.source_options import SourceClient, SourceKind, Sou
 _MAGIC = re.compile(r"[*?\[]")
 _MAGIC_WITHOUT_QUERY = re.compile(r"[*\[]")
 PROCESS_BYTES_MAX = 64 * 1024 * 1024
-"""Size of the files of this process that an ingest sends to the workers at most."""
+"""Maximum size of all files of this process that an ingest sends to the workers."""
 _READ_AHEAD = 4 * 1024 * 1024
 
 

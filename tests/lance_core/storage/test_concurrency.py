@@ -12,7 +12,7 @@ import pytest
 
 from lance_core import StorageError
 from lance_core.storage.buckets.bucket import Bucket, DeletesBatches
-from lance_core.storage.concurrency import ConcurrentCalls, SharedThreads, delete_all, map_requests
+from lance_core.storage.concurrency import ConcurrentCalls, SharedThreadPool, delete_all, map_requests
 from lance_core.storage.factory import open_store
 from lance_core.storage.memory import MemoryStore
 from lance_core.storage.object_store import ObjectStore
@@ -263,7 +263,7 @@ def test_s3_deletes_a_thousand_objects_in_a_request(
 
 def test_shared_threads_are_those_of_all_callers() -> None:
     """Callers in 8 threads, each of which maps over 8 calls, have 4 threads together."""
-    shared, lock, names, started = SharedThreads("shared"), threading.Lock(), set[str](), threading.Barrier(8)
+    shared, lock, names, started = SharedThreadPool("shared"), threading.Lock(), set[str](), threading.Barrier(8)
 
     def square(number: int) -> int:
         with lock:
@@ -286,7 +286,7 @@ def test_shared_threads_are_those_of_all_callers() -> None:
 
 
 def test_a_call_in_shared_threads_does_not_wait_for_them() -> None:
-    shared, meeting = SharedThreads("nested"), threading.Barrier(2)
+    shared, meeting = SharedThreadPool("nested"), threading.Barrier(2)
 
     def outer(number: int) -> list[str]:
         meeting.wait(PATIENCE_SECONDS)  # both threads are taken
@@ -297,7 +297,7 @@ def test_a_call_in_shared_threads_does_not_wait_for_them() -> None:
 
 
 def test_an_error_in_shared_threads_drops_the_calls_that_have_not_begun() -> None:
-    shared, has_failed, calls = SharedThreads("failing"), threading.Event(), list[int]()
+    shared, has_failed, calls = SharedThreadPool("failing"), threading.Event(), list[int]()
 
     def call(number: int) -> int:
         calls.append(number)

@@ -104,7 +104,8 @@ def test_a_writer_refuses_both_naming_schemes(
     others=st.sets(st.sampled_from(["0", "latest_version_hint.json", "d12.manifest", "a.manifest", "~"])),
 )
 def test_the_newest_version_is_the_last_one_of_a_listing(new: set[int], old: set[int], others: set[str]) -> None:
-    """Also if the names are not parsed one by one. The files are empty, so that the error names the chosen one."""
+    """The result is the same whether names are parsed one by one or not. The files are empty, so the error names the
+    chosen one."""
     table = InMemoryTable()
     for scheme, numbers in ((NamingScheme.V2, new), (NamingScheme.V1, old)):
         for number in numbers:

@@ -100,8 +100,8 @@ def test_the_best_documents_are_those_of_all(seed: int) -> None:
         everything = score_every_document(query, allowed)
         rank = np.lexsort((ORDER[everything.documents], -everything.scores.astype(np.float32)))[:k]
         expected = dict(zip(everything.documents[rank].tolist(), everything.scores[rank].tolist(), strict=True))
-        found = best_documents.best_documents(query, k, allowed, ORDER, DOCUMENTS)
+        found = best_documents.find_best_documents(query, k, allowed, ORDER, DOCUMENTS)
         assert dict(zip(found.documents.tolist(), found.scores.tolist(), strict=True)) == expected
-        whole = best_documents.all_documents(query, allowed, DOCUMENTS)
+        whole = best_documents.find_all_documents(query, allowed, DOCUMENTS)
         assert whole.documents.tolist() == everything.documents.tolist()
         assert whole.scores.tolist() == everything.scores.tolist()

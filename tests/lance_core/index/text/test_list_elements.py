@@ -1,4 +1,5 @@
-"""Indices that score each element of a list by itself: answers equal those of pylance, whoever builds and merges."""
+"""Indices that score each element of a list by itself: answers equal those of pylance, whichever library built
+or merged the index."""
 
 import random
 from pathlib import Path
@@ -139,7 +140,7 @@ def test_elements_of_one_column_are_searched(table: Table) -> None:
     leaves = [Match("red", column, document_granularity="list_element") for column in ("tags", "more")]
     with pytest.raises(InvalidInput, match="searches one column"):
         table.text_search(Boolean(leaves))
-    with pytest.raises(InvalidInput, match="is no list"):
+    with pytest.raises(InvalidInput, match="needs a column of lists"):
         table.text_search(Match("red", "title", document_granularity="list_element"))
     with pytest.raises(InvalidInput, match="needs a list of texts"):
         table.create_index("title", "INVERTED", document_granularity="list_element")
