@@ -240,7 +240,7 @@ def _with_whole_numbers(rows: pa.Table, known: Mapping[str, pa.DataType]) -> pa.
     """Return the rows of a data frame of pandas with whole floats as integers in the columns that store integers:
     pandas makes floats of integers if one of them is missing.
 
-    A column with a number so large that pandas may have rounded it stays one of floats, whose type is refused later."""
+    A column remains one of floats, whose type is refused later, if pandas may have rounded one of its numbers."""
     for at, field in enumerate(rows.schema):
         stored = known.get(field.name, field.type)
         if pa.types.is_floating(field.type) and pa.types.is_integer(stored) and _has_exact_integers(rows.column(at)):

@@ -32,7 +32,7 @@ from lance_core.scan.vector_search import Metric, resolve_metric
 
 _SEED = 42
 _LARGE_TRAINING = 2 * 10**12
-"""Operations of a k-means with `ITERATIONS`, about half a minute of a core, from which it ends when it gains little."""
+"""Operations of a k-means from which it is a large training. They take about half a minute of one core."""
 _LARGE_TRAINING_GAIN_MIN = 0.0002
 """Share of the loss that an iteration of a large training gains at least; one that gains less is the last."""
 _CODEBOOK_GAIN_MIN = 0.0001
@@ -68,7 +68,7 @@ class TrainingPlan:
         return self.options.max_iters or ITERATIONS
 
     def gain_min(self, dimension: int) -> float:
-        """Return the share of the loss that an iteration gains at least, unless it is the last."""
+        """Return the minimum share of the loss that an iteration gains; one that gains less is the last."""
         is_large = self.operations_of_iteration(dimension) * ITERATIONS > _LARGE_TRAINING
         return _LARGE_TRAINING_GAIN_MIN if is_large and self.options.max_iters is None else 0.0
 
