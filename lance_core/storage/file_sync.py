@@ -13,9 +13,9 @@ from pathlib import Path
 
 _NEW_FILE_MODE = 0o666
 _WRITTEN_AHEAD_BYTES_MAX = 1024**2
-"""Largest file of which the system starts to write before the first of several syncs."""
+"""Maximum size of a file that the system begins to write before the first of several syncs."""
 _OPEN_FILES_MAX = 32
-"""Number of files that are open at the same time to be synced."""
+"""Maximum number of files that are open at the same time to be synced."""
 _HAS_FILE_ADVICE = hasattr(os, "posix_fadvise")
 _failed_directories: dict[tuple[int, int], int] = {}
 """Directories whose sync has failed, each with an open descriptor, so that no other gets its inode number."""

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class UnreadableSegment(Exception):
-    """A segment cannot be read; the search begins again without it."""
+    """Error of a segment that cannot be read, so that the search starts again without it."""
 
     def __init__(self, scope: ScopedSegment, error: Exception) -> None:
         super().__init__(str(error))

@@ -28,7 +28,7 @@ from lance_core.text import Granularity, Query
 from lance_core.versions.snapshot import Snapshot
 
 _FRAGMENTS_IN_ORDER_MAX = 256
-"""Number of fragments up to which ascending addresses are translated a fragment at a time."""
+"""Maximum number of fragments for which ascending addresses are translated a fragment at a time."""
 SEARCHED_TEXTS_BYTES_MAX = 256 << 20
 """Bytes of the table positions of documents, of scanned texts and of filters that searches of all tables cache."""
 _VERSIONS_CACHED_MAX = 8

@@ -39,12 +39,12 @@ from lance_core.tasks.partitioning import LocalRunner, PartitionFunction, Runner
 from lance_core.versions.snapshot import Snapshot
 
 DRIVER_MERGE_TOKENS_MAX = 1 << 18
-"""Tokens of the segments that the driver merges itself, since a job would take longer."""
+"""Maximum number of tokens of the segments that the driver merges itself, since a job would take longer."""
 COPIED_PARTITIONS_MAX = 4
-"""Number of partitions up to which they are copied instead of merged. A merge encodes all postings once more, and a
+"""Maximum number of partitions that are copied instead of merged. A merge encodes all postings once more, and a
 search of a few partitions takes hardly longer than one of a single partition."""
 RANGE_TOKENS = 1 << 21
-"""Tokens of a range that is worth a task of its own. One worker merges segments with fewer tokens."""
+"""Minimum number of tokens of a range that gets a task of its own. One worker merges segments of up to two ranges."""
 
 
 @dataclass(slots=True)
