@@ -263,8 +263,7 @@ class Manifest:
     def dictionaries(self) -> bytes:
         """The values of dictionary columns in a table of format 0.1, which precede all sections. Their positions
         count from the start of the file, so the file of the next version has them at the same position."""
-        version = self._header.data_format.version
-        if version and not StorageVersion.parse(version).is_legacy:
+        if self._header.data_format.version and not self.storage_version.is_legacy:
             return b""
         if not any(field.dictionary.length for field in self._header.fields):
             return b""

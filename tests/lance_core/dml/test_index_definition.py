@@ -84,7 +84,7 @@ def test_other_invalid_arguments_are_rejected(tmp_path: Path) -> None:
         ({"name": "__lance_frag_reuse"}, "belongs to the library"),
         ({"fragments": [1, 9]}, "no fragment 9"),
         ({"fragments": "1"}, "fragments must be"),
-        ({"fragments": [-1]}, "fragment ids count from 0"),
+        ({"fragments": [-1]}, "where a fragment id is expected"),
         ({"color": "red"}, "color"),
         ({"replace": "yes"}, "replace"),
     ):
