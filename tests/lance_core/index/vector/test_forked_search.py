@@ -1,8 +1,10 @@
 """Searches and lookups in a forked process, after the same table was read in its parent, and unusual queries."""
 
+import faulthandler
 import os
 import select
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,22 +32,27 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 
 def run_in_child(call: Callable[[], list[int]]) -> str:
-    """Return the result of a call in a forked process as text. The process is killed after 20 seconds."""
+    """Return the result of a call in a forked process as text. The process is killed after 20 seconds, and the error
+    has the stacks of its threads."""
     reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
+    with tempfile.TemporaryFile() as stacks:
+        child = os.fork()
+        if child == 0:
+            faulthandler.dump_traceback_later(15, file=stacks)
+            try:
+                os.write(writing, repr(call()).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
         try:
-            os.write(writing, repr(call()).encode())
+            has_answered = bool(select.select([reading], [], [], 20)[0])
+            stacks.seek(0)
+            assert has_answered, f"the child waits for a thread of its parent:\n{stacks.read().decode()}"
+            return os.read(reading, 10_000).decode()
         finally:
-            os._exit(0)
-    os.close(writing)
-    try:
-        assert select.select([reading], [], [], 20)[0], "the child waits for a thread of its parent"
-        return os.read(reading, 10_000).decode()
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(reading)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(reading)
 
 
 def test_rows_are_read_in_a_forked_process(table: Table) -> None:
