@@ -8,6 +8,7 @@ from `classic_context` only. This module never reads or writes a table, and neve
 shared. Start with `open_session`; `live_session` checks an existing session.
 """
 
+import atexit
 import importlib.util
 import logging
 import os
@@ -15,10 +16,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
+from weakref import WeakSet
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkException
@@ -138,7 +140,25 @@ def live_session(source: SparkSession | HasSession) -> SparkSession:
             "This Spark session was stopped: other code called .stop() on it, perhaps an earlier step that "
             "shared it. Open a new one, and stop a session only in the code that opened it."
         )
+    _close_at_exit(session)
     return session
+
+
+def _close_at_exit(session: SparkSession) -> None:
+    """Have the connection of a session of Spark Connect closed when the interpreter begins to end. The destructor of
+    the session closes it too late: gRPC then waits for calls whose thread runs no more, and the process never ends."""
+    if is_connect(session):
+        _connect_clients.add(cast(Any, session).client)
+
+
+_connect_clients: "WeakSet[Any]" = WeakSet()
+
+
+@atexit.register
+def _close_connections() -> None:
+    for client in list(_connect_clients):
+        with suppress(Exception):  # the process ends in any case
+            client.close()
 
 
 def check_applied(session: SparkSession, requested: Mapping[str, object]) -> None:
@@ -266,6 +286,7 @@ def _connect_to_server(settings: SparkSettings, remote: str) -> SparkSession:
         session = SparkSession.builder.remote(remote).create()
     except MissingPackageError as error:  # one of them is too old
         raise MissingDependency(f'Spark Connect: {error}. Run: pip install "pyspark[connect]"') from error
+    _close_at_exit(session)
     return _configure(session, settings)
 
 

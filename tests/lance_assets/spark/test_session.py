@@ -311,3 +311,20 @@ def test_session_of_others_that_shows_a_secret_is_reported(caplog: pytest.LogCap
     hidden = settings | {"spark.app.id": "b", "spark.redaction.regex": added.partition("=")[2]}
     warn_of_exposed_references(cast(SparkSession, OtherSession(hidden)), options, None)
     assert not caplog.records
+
+
+def test_connections_to_a_connect_server_are_closed_when_the_process_begins_to_end() -> None:
+    """A destructor that closes one after the threads of gRPC have ended waits forever."""
+    program = """
+from lance_assets.spark.session import live_session
+
+class Client:
+    def close(self):
+        print("closed")
+
+Session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "client": Client()})
+session = live_session(Session())
+print("end of the program")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["end of the program", "closed"]
