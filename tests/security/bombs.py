@@ -31,7 +31,7 @@ MEGABYTES = 4096
 """Limit of additional address space, which only protects the machine: the test compares the memory in use. Below it,
 decoder processes would not fork from their server, because they could not get the address space that they may take."""
 SECONDS = 60
-EMPTY_PARTS = 3_000_000
+EMPTY_PARTS = 2_100_000
 ROWS = pa.table({"id": [1, 2, 3]})
 Bomb = Callable[["BombTable"], object]
 
