@@ -5,7 +5,8 @@ application that a process can have. A requested setting either takes effect or 
 Spark fixes at its start is never dropped silently. The user's settings take precedence over the defaults of this
 module, and its start defaults give way to the cluster's `spark-defaults.conf`. Other modules get a `SparkContext`
 from `classic_context` only. This module never reads or writes a table, and never stops a session, which may be
-shared. Start with `open_session`; `live_session` checks an existing session.
+shared; it closes the connections to Connect servers when the process begins to end. Start with `open_session`;
+`live_session` checks an existing session.
 """
 
 import atexit
@@ -144,14 +145,15 @@ def live_session(source: SparkSession | HasSession) -> SparkSession:
     return session
 
 
+_connect_clients: "WeakSet[Any]" = WeakSet()
+"""Clients of Spark Connect whose connections are closed at exit."""
+
+
 def _close_at_exit(session: SparkSession) -> None:
     """Have the connection of a session of Spark Connect closed when the interpreter begins to end. The destructor of
     the session closes it too late: gRPC then waits for calls whose thread runs no more, and the process never ends."""
     if is_connect(session):
         _connect_clients.add(cast(Any, session).client)
-
-
-_connect_clients: "WeakSet[Any]" = WeakSet()
 
 
 @atexit.register
